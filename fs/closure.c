@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * closure: which inodes must be committed in one transaction, so that whatever is in meta.db after
+ * a power cut is a tree in which every name names something whole.
+ *
+ * To commit an inode means: its row, all names that are its own now, and the removal of the names
+ * meta.db has for it that are not. So it takes along
+ *  - every directory above its names that is new or has itself moved, up to the root;
+ *  - who had one of its names in meta.db, and loses it (other names of the loser are put in the
+ *    same transaction, else it would be lost; without any its row is deleted);
+ *  - who has replaced it under a name by rename, without a gap: a reader sees one of the two;
+ *  - of a removed directory, whoever meta.db has in it.
+ * A file whose names wait for content that is not settled stops the whole closure.
+ */
+#include "fs/commit.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+void closure_begin(struct closure *c, struct fs *fs)
+{
+	*c = (struct closure){ .fs = fs, .mark = ++fs->mark };
+}
+
+void closure_done(struct closure *c)
+{
+	free(c->v);
+	free(c->blocked);
+}
+
+static int push(struct inode ***v, size_t *n, size_t *cap, struct inode *i)
+{
+	if (*n == *cap) {
+		size_t more = *cap ? *cap * 2 : 16;
+		struct inode **w = realloc(*v, more * sizeof(*w));
+
+		if (!w)
+			return -ENOMEM;
+		*v = w;
+		*cap = more;
+	}
+	(*v)[(*n)++] = i;
+	return 0;
+}
+
+static void add(struct closure *c, struct inode *i)
+{
+	if (closure_has(c, i))
+		return;
+	if (push(&c->v, &c->n, &c->cap, i))
+		c->error = -ENOMEM;
+	else
+		i->mark = c->mark;
+}
+
+static bool moved(const struct inode *dir)
+{
+	return !dir->in_db || dir->n_dirty_names || !list_empty(&dir->lost);
+}
+
+/* After a restart a directory may be in memory without its name, and what is above it unknown.
+ * Then every directory that has moved goes along. */
+static void add_all_moved(struct closure *c)
+{
+	struct list *l;
+
+	list_for_each(l, &c->fs->dirty)
+	{
+		struct inode *i = list_entry(l, struct inode, dirty_link);
+
+		if (S_ISDIR(i->a.mode) && moved(i))
+			add(c, i);
+	}
+}
+
+static void add_above(struct closure *c, struct inode *dir)
+{
+	for (;;) {
+		struct dentry *d = inode_a_name(dir);
+
+		if (moved(dir))
+			add(c, dir);
+		if (dir->a.ino == INO_ROOT)
+			return;
+		if (!d)
+			break;
+		dir = d->parent;
+	}
+	add_all_moved(c);
+}
+
+static bool is_settled(const struct inode *i, const struct dentry *d)
+{
+	if (d->need <= i->file.settle_done)
+		return true;
+	return i->file.o && !object_is_dirty(i->file.o);
+}
+
+static void check_content(struct closure *c, struct inode *i)
+{
+	struct list *l;
+
+	/* Between settle and sync its extents must not be put. */
+	if (i->file.settling)
+		c->busy = true;
+	list_for_each(l, &i->names)
+	{
+		struct dentry *d = list_entry(l, struct dentry, names);
+
+		if (!d->dirty || is_settled(i, d))
+			continue;
+		if (push(&c->blocked, &c->n_blocked, &c->cap_blocked, i))
+			c->error = -ENOMEM;
+		return;
+	}
+}
+
+static void visit_names(struct closure *c, struct inode *i)
+{
+	struct list *l;
+
+	list_for_each(l, &i->names)
+	{
+		struct dentry *d = list_entry(l, struct dentry, names);
+
+		add_above(c, d->parent);
+		if (d->dirty && d->db_inode)
+			add(c, d->db_inode);
+	}
+}
+
+static void visit(struct closure *c, struct inode *i)
+{
+	struct list *l;
+
+	if (S_ISREG(i->a.mode) && i->a.nlink)
+		check_content(c, i);
+	visit_names(c, i);
+	list_for_each(l, &i->lost)
+	{
+		struct dentry *d = list_entry(l, struct dentry, lost);
+
+		if (d->inode && !d->gap)
+			add(c, d->inode);
+	}
+	if (!S_ISDIR(i->a.mode) || i->a.nlink)
+		return;
+	list_for_each(l, &i->dir.dirty_names)
+	{
+		struct dentry *d = list_entry(l, struct dentry, child);
+
+		if (d->db_inode)
+			add(c, d->db_inode);
+	}
+}
+
+int closure_add(struct closure *c, struct inode *seed)
+{
+	size_t before = c->n;
+	int r = 0;
+
+	c->busy = false;
+	c->n_blocked = 0;
+	c->error = 0;
+	/* Of a clean one only what is above it can be missing. */
+	if (inode_is_dirty(seed))
+		add(c, seed);
+	else
+		visit_names(c, seed);
+	for (; c->visited < c->n && !c->error; c->visited++)
+		visit(c, c->v[c->visited]);
+	if (c->error)
+		r = c->error;
+	else if (c->n_blocked)
+		r = -EAGAIN;
+	else if (c->busy)
+		r = -EBUSY;
+	if (!r)
+		return 0;
+	while (c->n > before)
+		c->v[--c->n]->mark = 0;
+	c->visited = before;
+	return r;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dirlist: the names of a directory at one moment: what meta.db has, with the dirty names of the
+ * cache over it. The rows are read without the namespace lock; a commit that makes names clean
+ * meanwhile makes the list stale, and it is read again.
+ */
+#include "fs/files.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define READ_TRIES  3
+#define NAMES_LIMIT (1u << 31)
+
+static int grow(void **p, size_t *cap, size_t need, size_t item)
+{
+	size_t n = *cap ? *cap : 64;
+	void *q;
+
+	if (need <= *cap)
+		return 0;
+	while (n < need)
+		n *= 2;
+	q = realloc(*p, n * item);
+	if (!q)
+		return -ENOMEM;
+	*p = q;
+	*cap = n;
+	return 0;
+}
+
+static int add(struct dirlist *l, uint64_t id, uint64_t ino, uint32_t mode, const char *name)
+{
+	size_t len = strlen(name) + 1;
+
+	if (l->names_len + len > NAMES_LIMIT)
+		return -EFBIG;
+	if (grow((void **)&l->v, &l->cap, l->n + 1, sizeof(*l->v)) ||
+	    grow((void **)&l->names, &l->names_cap, l->names_len + len, 1))
+		return -ENOMEM;
+	l->v[l->n++] = (struct dirlist_entry){
+		.id = id,
+		.ino = ino,
+		.mode = mode & S_IFMT,
+		.name = (uint32_t)l->names_len,
+	};
+	memcpy(l->names + l->names_len, name, len);
+	l->names_len += len;
+	return 0;
+}
+
+static int add_row(void *arg, const struct meta_dentry *d)
+{
+	return add(arg, d->id, d->ino, d->mode, d->name);
+}
+
+/* Takes out the rows that are not so any more. */
+static void drop_overridden(struct fs *fs, uint64_t dir, struct dirlist *l)
+{
+	size_t n = 0;
+
+	for (size_t k = 0; k < l->n; k++) {
+		struct dentry *d = dentry_find(fs, dir, dirlist_name(l, k));
+
+		if (!d || !d->dirty)
+			l->v[n++] = l->v[k];
+	}
+	l->n = n;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const struct dirlist_entry *x = a, *y = b;
+
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* The lock is held. */
+static int overlay(struct fs *fs, uint64_t dir, struct dirlist *l)
+{
+	struct inode *i = inode_find(fs, dir);
+	struct list *p;
+	int r = 0;
+
+	if (!i || !S_ISDIR(i->a.mode) || list_empty(&i->dir.dirty_names))
+		return 0;
+	drop_overridden(fs, dir, l);
+	list_for_each(p, &i->dir.dirty_names)
+	{
+		struct dentry *d = list_entry(p, struct dentry, child);
+
+		if (r == 0 && d->inode)
+			r = add(l, d->id, d->inode->a.ino, d->inode->a.mode, d->name);
+	}
+	qsort(l->v, l->n, sizeof(*l->v), by_id);
+	return r;
+}
+
+/* One try; 1: stale. */
+static int read_once(struct fs *fs, uint64_t dir, bool locked, struct dirlist *l)
+{
+	uint64_t seq;
+	int r;
+
+	l->n = l->names_len = 0;
+	ns_lock(fs);
+	seq = fs->commit_seq;
+	if (!locked)
+		ns_unlock(fs);
+	r = meta_list(fs->store, dir, 0, add_row, l);
+	if (!locked)
+		ns_lock(fs);
+	if (r == 0)
+		r = seq == fs->commit_seq ? overlay(fs, dir, l) : 1;
+	ns_unlock(fs);
+	return r;
+}
+
+int dirlist_read(struct fs *fs, uint64_t dir, struct dirlist *ret)
+{
+	struct dirlist l = { 0 };
+	int r = 1;
+
+	for (int tries = 0; r == 1; tries++)
+		r = read_once(fs, dir, tries >= READ_TRIES, &l);
+	if (r)
+		dirlist_done(&l);
+	else
+		*ret = l;
+	return r;
+}
+
+void dirlist_done(struct dirlist *l)
+{
+	free(l->v);
+	free(l->names);
+	*l = (struct dirlist){ 0 };
+}
+
+size_t dirlist_after(const struct dirlist *l, uint64_t after)
+{
+	size_t low = 0, high = l->n;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (l->v[mid].id <= after)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * inode: the cache of inodes. An inode is in memory while the kernel knows it, somebody works on
+ * it, a cached name lies below it, or meta.db does not have its state yet.
+ *
+ * Must never wait for I/O under the namespace lock: rows are read without it, and what was read is
+ * thrown away when a commit has made entries clean (and droppable) meanwhile.
+ */
+#include "fs/state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How often a row is read again without the lock before it is read under it. */
+#define LOAD_TRIES 3
+
+struct inode *inode_find(struct fs *fs, uint64_t ino)
+{
+	struct inode *i;
+
+	HASH_FIND(hh, fs->inodes, &ino, sizeof(ino), i);
+	return i;
+}
+
+static void init_kind(struct inode *i)
+{
+	if (S_ISDIR(i->a.mode)) {
+		list_init(&i->dir.dirty_names);
+		i->dir.db_nlink = i->in_db ? i->a.nlink : 2;
+	} else if (S_ISREG(i->a.mode)) {
+		list_init(&i->file.evict_link);
+		i->file.settled_mtime = i->a.mtime;
+	}
+}
+
+int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **ret)
+{
+	struct inode *i = calloc(1, sizeof(*i));
+
+	if (!i)
+		return -ENOMEM;
+	i->a = *a;
+	i->in_db = in_db;
+	i->xattrs_loaded = !in_db;
+	list_init(&i->names);
+	list_init(&i->lost);
+	list_init(&i->dirty_link);
+	init_kind(i);
+	HASH_ADD(hh, fs->inodes, a.ino, sizeof(i->a.ino), i);
+	if (!i->hh.tbl) {
+		free(i);
+		return -ENOMEM;
+	}
+	a->target = NULL;
+	*ret = i;
+	return 0;
+}
+
+int inode_hold(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+	struct inode *i = inode_find(fs, ino);
+
+	if (!i)
+		return -ESTALE;
+	i->refs++;
+	*ret = i;
+	return 0;
+}
+
+/* One try: reads the row without the lock. 1: it may be stale. */
+static int load_once(struct fs *fs, uint64_t ino, bool locked, struct inode **ret)
+{
+	uint64_t seq = fs->commit_seq;
+	struct meta_inode a = { 0 };
+	int r;
+
+	if (!locked)
+		ns_unlock(fs);
+	r = meta_get_inode(fs->store, ino, &a);
+	if (!locked)
+		ns_lock(fs);
+	*ret = inode_find(fs, ino);
+	if (*ret)
+		r = 0;
+	else if (seq != fs->commit_seq)
+		r = 1;
+	else if (r == 0)
+		r = inode_enter(fs, &a, true, ret);
+	meta_inode_done(&a);
+	return r;
+}
+
+int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+	struct inode *i = inode_find(fs, ino);
+	int r = i ? 0 : 1;
+
+	for (int tries = 0; r == 1; tries++)
+		r = load_once(fs, ino, tries >= LOAD_TRIES, &i);
+	if (r)
+		return r;
+	i->refs++;
+	*ret = i;
+	return 0;
+}
+
+void inode_put(struct fs *fs, struct inode *i)
+{
+	i->refs--;
+	inode_rest(fs, i);
+}
+
+void inode_free(struct inode *i)
+{
+	if (S_ISREG(i->a.mode))
+		object_unref(i->file.o);
+	xattrs_free(i);
+	free(i->a.target);
+	free(i);
+}
+
+/* Its names go first; each may take its directory along. */
+static void drop(struct fs *fs, struct inode *i)
+{
+	struct list *l, *next;
+
+	list_for_each(l, &i->names) if (list_entry(l, struct dentry, names)->refs) return;
+	HASH_DEL(fs->inodes, i);
+	list_for_each_safe(l, next, &i->names)
+	{
+		struct dentry *d = list_entry(l, struct dentry, names);
+
+		list_del(&d->names);
+		d->inode = d->db_inode = NULL;
+		dentry_drop(fs, d);
+	}
+	inode_free(i);
+}
+
+/* Nobody works on the file and all of it is known to meta.db: the object can do without us. */
+static void release_object(struct inode *i)
+{
+	object_unref(i->file.o);
+	i->file.o = NULL;
+}
+
+/* The file has no name and no user: the store is told once the lock is given up. */
+static void queue_discard(struct fs *fs, struct inode *i)
+{
+	i->discarded = true;
+	i->refs++;
+	i->discard_next = fs->discards;
+	fs->discards = i;
+}
+
+void inode_rest(struct fs *fs, struct inode *i)
+{
+	bool file = S_ISREG(i->a.mode);
+
+	if (i->refs || i->nopen)
+		return;
+	if (file && i->a.nlink == 0 && !i->nlookup && !i->discarded) {
+		queue_discard(fs, i);
+		return;
+	}
+	if (inode_is_dirty(i) || (file && (i->file.pin_held || !list_empty(&i->file.evict_link))))
+		return;
+	if (file && i->file.o && i->a.nlink)
+		release_object(i);
+	if (!i->nlookup)
+		drop(fs, i);
+}
+
+bool inode_is_dirty(const struct inode *i)
+{
+	if (i->a.nlink == 0 && !i->in_db)
+		return false;
+	return i->a.nlink == 0 || i->dirty || i->n_dirty_names || !list_empty(&i->lost);
+}
+
+void inode_update_dirty(struct fs *fs, struct inode *i)
+{
+	bool dirty = inode_is_dirty(i);
+	bool counts = dirty && !(i->dirty == INODE_ATIME && i->a.nlink && !i->n_dirty_names &&
+				 list_empty(&i->lost));
+
+	if (dirty && list_empty(&i->dirty_link)) {
+		list_add_tail(&fs->dirty, &i->dirty_link);
+		fs->n_dirty++;
+	} else if (!dirty && !list_empty(&i->dirty_link)) {
+		list_del(&i->dirty_link);
+		fs->n_dirty--;
+	}
+	if (counts && !i->counted)
+		fs->n_unsettled++;
+	else if (!counts && i->counted)
+		fs->n_unsettled--;
+	i->counted = counts;
+}
+
+int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
+{
+	struct object *o = i->file.o;
+	int r;
+
+	if (!o) {
+		uint64_t ino = i->a.ino;
+		uint32_t uid = i->a.uid;
+
+		ns_unlock(fs);
+		r = object_get(fs->store, ino, uid, &o);
+		ns_lock(fs);
+		if (r)
+			return r;
+		if (i->file.o) {
+			object_unref(o);
+			o = i->file.o;
+		} else {
+			i->file.o = o;
+		}
+	}
+	object_ref(o);
+	*ret = o;
+	return 0;
+}
+
+void inode_fold(struct inode *i, const struct object_stat *os)
+{
+	i->a.size = os->size;
+	if (os->mtime.tv_sec || os->mtime.tv_nsec)
+		i->a.mtime = os->mtime;
+	if (time_after(&os->ctime, &i->a.ctime))
+		i->a.ctime = os->ctime;
+}
+
+struct dentry *inode_a_name(const struct inode *i)
+{
+	return list_empty(&i->names) ? NULL : list_entry(i->names.next, struct dentry, names);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * metrics: the status in the text format of Prometheus.
+ */
+#include "fs/status.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void head(FILE *f, const char *name, const char *type, const char *help)
+{
+	fprintf(f, "# HELP kvfs_%s %s\n# TYPE kvfs_%s %s\n", name, help, name, type);
+}
+
+static void gauge(FILE *f, const char *name, const char *help, uint64_t value)
+{
+	head(f, name, "gauge", help);
+	fprintf(f, "kvfs_%s %" PRIu64 "\n", name, value);
+}
+
+static void counter(FILE *f, const char *name, const char *help, uint64_t value)
+{
+	head(f, name, "counter", help);
+	fprintf(f, "kvfs_%s %" PRIu64 "\n", name, value);
+}
+
+static void ratio(FILE *f, const char *name, const char *help, double value)
+{
+	head(f, name, "gauge", help);
+	fprintf(f, "kvfs_%s %.6f\n", name, value);
+}
+
+static void tiers(FILE *f, const struct store_status *s)
+{
+	const struct store_tier *t[] = { &s->hot, &s->warm, &s->cold };
+
+	head(f, "tier_bytes", "gauge", "Bytes in the tier.");
+	for (int k = 0; k < 3; k++)
+		fprintf(f, "kvfs_tier_bytes{tier=\"%s\"} %" PRIu64 "\n",
+			tier_name((enum object_tier)k), t[k]->bytes);
+	head(f, "tier_budget_bytes", "gauge", "Bytes the tier may take; 0: no limit.");
+	for (int k = 0; k < 3; k++)
+		fprintf(f, "kvfs_tier_budget_bytes{tier=\"%s\"} %" PRIu64 "\n",
+			tier_name((enum object_tier)k), t[k]->budget);
+	gauge(f, "hot_files", "Images in the hot tier.", s->hot.files);
+}
+
+static void sizes(FILE *f, const struct fs_status *st)
+{
+	const struct store_status *s = &st->store;
+
+	gauge(f, "logical_bytes", "Bytes of all committed files, holes not counted.",
+	      s->logical_bytes);
+	gauge(f, "unique_bytes", "Raw bytes of distinct chunks.", s->unique_bytes);
+	gauge(f, "stored_bytes", "Encoded bytes of distinct chunks.", s->stored_bytes);
+	ratio(f, "dedup_ratio", "Logical over unique bytes.",
+	      status_ratio(s->logical_bytes, s->unique_bytes));
+	ratio(f, "compression_ratio", "Unique over stored bytes.",
+	      status_ratio(s->unique_bytes, s->stored_bytes));
+	gauge(f, "dirty_bytes", "Bytes in images that are not in a segment.", s->dirty_bytes);
+	gauge(f, "unsettled_bytes", "0: a power cut loses nothing.", st->unsettled_bytes);
+	gauge(f, "unsettled_files", "Files a power cut would set back.", st->unsettled_files);
+	gauge(f, "pinned_bytes", "Bytes of images that openers or mappings hold.", s->pinned_bytes);
+	gauge(f, "chunks", "Distinct chunks.", s->chunks);
+	gauge(f, "segments", "Segment files.", s->segments);
+}
+
+static void counters(FILE *f, const struct fs_status *st)
+{
+	const struct store_status *s = &st->store;
+
+	counter(f, "settled_bytes_total", "Bytes settled since mount.", s->settled_bytes_total);
+	counter(f, "filled_bytes_total", "Bytes filled into images since mount.",
+		s->filled_bytes_total);
+	counter(f, "dedup_bytes_total", "Bytes found to be stored already since mount.",
+		s->dedup_bytes_total);
+	counter(f, "damaged_reads_total", "Reads answered EIO for damage since mount.",
+		s->damaged_reads_total);
+	counter(f, "evicted_files_total", "Files evicted since mount.", s->evicted_files_total);
+	head(f, "requests_total", "counter", "Requests of the kernel by operation.");
+	for (int k = 0; k < REQ_COUNT; k++)
+		fprintf(f, "kvfs_requests_total{op=\"%s\"} %" PRIu64 "\n",
+			request_name((enum request)k), st->requests[k]);
+}
+
+static void state(FILE *f, const struct fs_status *st)
+{
+	gauge(f, "uptime_seconds", "Time since mount.", st->uptime_s);
+	gauge(f, "passthrough", "1: the kernel serves hot files itself.", st->passthrough);
+	gauge(f, "inodes", "Committed inodes.", st->inodes);
+	gauge(f, "cached_inodes", "Inodes in memory.", st->cached_inodes);
+	gauge(f, "open_handles", "Open files and directories.", st->open_handles);
+	gauge(f, "commit_failing", "1: the last commit to meta.db failed.", st->commit_error != 0);
+}
+
+char *fs_metrics_text(struct fs *fs)
+{
+	struct fs_status st;
+	char *text = NULL;
+	size_t len;
+	FILE *f = open_memstream(&text, &len);
+
+	if (!f)
+		return NULL;
+	status_take(fs, &st);
+	head(f, "info", "gauge", "What runs.");
+	fprintf(f, "kvfs_info{version=\"%s\",uuid=\"%s\"} 1\n", KVFS_VERSION, st.store.uuid);
+	state(f, &st);
+	tiers(f, &st.store);
+	sizes(f, &st);
+	counters(f, &st);
+	if (fclose(f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

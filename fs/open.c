@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * open: opening and closing regular files: what the object must know, whether the file gets its
+ * image, and in which mode the kernel serves it (backing.c).
+ */
+#include "fs/files.h"
+
+#include "fs/commit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#define DAY_S     86400
+#define ADMIT_MIN (1ull << 30)
+
+struct opening {
+	struct fs *fs;
+	struct inode *i;
+	struct object *o;
+	int flags;
+	pid_t pid;
+	bool write;
+	bool new_content; /* just created, or truncated */
+	bool privileged;  /* carries suid, sgid or capabilities */
+	bool cold;        /* had no complete image */
+	uint64_t largest; /* of its directory */
+	bool hidden;
+	enum handle_mode mode;
+};
+
+/* As relatime: enough to tell "read since it was written" and "not read for days". In memory; it
+ * reaches meta.db when there is other reason to write. */
+static void touch_atime(struct fs *fs, struct inode *i, int flags)
+{
+	struct timespec now = clock_wall();
+
+	if (fs->opt.read_only || (flags & O_NOATIME) || (flags & O_ACCMODE) == O_WRONLY)
+		return;
+	if (time_after(&i->a.atime, &i->a.mtime) && time_after(&i->a.atime, &i->a.ctime) &&
+	    now.tv_sec - i->a.atime.tv_sec < DAY_S)
+		return;
+	i->a.atime = now;
+	i->version++;
+	i->dirty |= INODE_ATIME;
+	inode_update_dirty(fs, i);
+}
+
+/* The inode's part: the object, and that it is open from now on. */
+static int begin(struct opening *op)
+{
+	struct inode *i = op->i;
+	struct dentry *d;
+	int r;
+
+	ns_lock(op->fs);
+	r = i->discarded ? -ESTALE : inode_object_load(op->fs, i, &op->o);
+	if (r == 0 && op->write)
+		r = xattrs_load(op->fs, i);
+	if (r) {
+		object_unref(op->o);
+		ns_unlock(op->fs);
+		return r;
+	}
+	op->privileged = op->write && attr_has_privileges(i);
+	d = inode_a_name(i);
+	op->largest = d ? d->parent->dir.largest : 0;
+	touch_atime(op->fs, i, op->flags);
+	i->nopen++;
+	i->file.opened = true;
+	list_del(&i->file.evict_link);
+	ns_unlock(op->fs);
+	return 0;
+}
+
+static void end(struct fs *fs, struct inode *i)
+{
+	ns_lock(fs);
+	i->nopen--;
+	inode_rest(fs, i);
+	ns_unlock(fs);
+}
+
+static int truncate_content(struct opening *op)
+{
+	struct nsop ns;
+	int r = object_truncate(op->o, 0);
+
+	if (r)
+		return r;
+	ns_lock(op->fs);
+	nsop_begin(&ns, op->fs);
+	attr_kill_privileges(&ns, op->i);
+	nsop_touch(&ns, op->i, true)->size = 0;
+	r = nsop_run(&ns);
+	if (r == 0)
+		r = object_set_mtime(op->o, &op->i->a.mtime);
+	op->privileged = attr_has_privileges(op->i);
+	ns_unlock(op->fs);
+	return r;
+}
+
+/* Brings the image about where that is wanted. What fails here only costs speed: the file is
+ * served by the daemon then. */
+static bool prepare(struct opening *op)
+{
+	struct object_stat os;
+
+	object_stat(op->o, &os);
+	op->cold = os.size && (os.tier != TIER_HOT || os.partial);
+	if (op->new_content)
+		return object_image_prepare(op->o, true) == 1;
+	if (op->write)
+		return !op->cold;
+	if (object_image_prepare(op->o, false) == 1)
+		return true;
+	object_prefetch(op->o);
+	return false;
+}
+
+/* The kernel may write new content into the image unseen. */
+static bool may_write_unseen(const struct opening *op)
+{
+	uint64_t want = op->largest * 2 > ADMIT_MIN ? op->largest * 2 : ADMIT_MIN;
+
+	return op->new_content && (op->flags & O_ACCMODE) == O_WRONLY &&
+	       !(op->flags & (O_DIRECT | O_SYNC | O_DSYNC)) && !op->privileged &&
+	       memcg_is_ours(op->fs, op->pid) && store_admits_writer(op->fs->store, want);
+}
+
+/* Through a writable mapping a foreign process would be charged for pages of the image. */
+static bool may_map(const struct opening *op)
+{
+	return (op->flags & O_ACCMODE) != O_RDWR || memcg_is_ours(op->fs, op->pid);
+}
+
+/* open_lock is held. */
+static int choose(struct opening *op, bool image)
+{
+	struct backing_want want = {
+		.write = op->write,
+		.plain = op->write && may_write_unseen(op),
+		.image = image && may_map(op),
+	};
+	int r;
+
+	op->mode = backing_choose(op->fs, op->i, op->o, &want);
+	op->hidden = op->write &&
+		     (op->mode == HANDLE_PASSTHROUGH ||
+		      (op->mode == HANDLE_BACKED && (op->flags & O_ACCMODE) == O_RDWR));
+	if (!op->write)
+		return 0;
+	r = object_handle_begin(op->o, true, op->hidden);
+	if (r)
+		backing_end(op->fs, op->i, op->mode);
+	return r;
+}
+
+/* From here to the end of the open a handle for reading keeps the image. */
+static int with_object(struct opening *op)
+{
+	bool image;
+	int r = object_handle_begin(op->o, false, false);
+
+	if (r)
+		return r;
+	if ((op->flags & O_TRUNC) && !op->new_content) {
+		r = truncate_content(op);
+		op->new_content = true;
+	}
+	if (r == 0) {
+		image = prepare(op);
+		pthread_mutex_lock(open_lock(op->fs, op->i->a.ino));
+		r = choose(op, image);
+		pthread_mutex_unlock(open_lock(op->fs, op->i->a.ino));
+	}
+	/* A reader goes on with this handle. */
+	if (r || op->write)
+		object_handle_end(op->o, false, false);
+	return r;
+}
+
+static void describe(const struct opening *op, struct fuse_file_info *fi)
+{
+	fi->noflush = !op->write || op->mode == HANDLE_PASSTHROUGH;
+	fi->keep_cache = op->mode == HANDLE_CACHED;
+	fi->direct_io = op->mode == HANDLE_BACKED || op->mode == HANDLE_DIRECT;
+	if (op->mode == HANDLE_PASSTHROUGH || op->mode == HANDLE_BACKED)
+		fi->backing_id = op->i->file.backing_id;
+}
+
+static int make_handle(struct opening *op, struct fuse_file_info *fi)
+{
+	struct handle *h = handle_new(op->mode, op->i);
+	int r = h ? handle_add(&op->fs->handles, h, &fi->fh) : -ENOMEM;
+
+	if (r == 0) {
+		h->o = op->o;
+		h->write = op->write;
+		h->hidden = op->hidden;
+		h->error_seen = op->i->file.error_seq;
+		describe(op, fi);
+		return 0;
+	}
+	if (h)
+		handle_free(h);
+	pthread_mutex_lock(open_lock(op->fs, op->i->a.ino));
+	backing_end(op->fs, op->i, op->mode);
+	pthread_mutex_unlock(open_lock(op->fs, op->i->a.ino));
+	object_handle_end(op->o, op->write, op->hidden);
+	return r;
+}
+
+/* A pinned file keeps its image with a handle of its own. */
+static void pin(struct opening *op)
+{
+	bool todo;
+
+	ns_lock(op->fs);
+	todo = (op->i->a.flags & META_PIN) && !op->i->file.pin_held;
+	if (todo)
+		op->i->file.pin_held = true;
+	ns_unlock(op->fs);
+	if (todo && object_handle_begin(op->o, false, false)) {
+		ns_lock(op->fs);
+		op->i->file.pin_held = false;
+		ns_unlock(op->fs);
+	}
+}
+
+static void prefetch_next(const struct opening *op)
+{
+	char name[NAME_LIMIT + 1];
+	struct dentry *d;
+	uint64_t dir = 0;
+
+	if (op->write || !op->cold)
+		return;
+	ns_lock(op->fs);
+	d = inode_a_name(op->i);
+	if (d) {
+		dir = d->parent_ino;
+		memcpy(name, d->name, d->len + 1u);
+	}
+	ns_unlock(op->fs);
+	if (dir)
+		prefetch_after(op->fs, dir, name);
+}
+
+int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool fresh)
+{
+	struct opening op = {
+		.fs = req_fs(req),
+		.i = i,
+		.flags = fi->flags,
+		.pid = fuse_req_ctx(req)->pid,
+		.write = (fi->flags & O_ACCMODE) != O_RDONLY,
+		.new_content = fresh,
+	};
+	int r = begin(&op);
+
+	if (r)
+		return r;
+	r = with_object(&op);
+	if (r == 0)
+		r = make_handle(&op, fi);
+	if (r) {
+		object_unref(op.o);
+		end(op.fs, i);
+		return r;
+	}
+	pin(&op);
+	prefetch_next(&op);
+	return 0;
+}
+
+/* ---- closing ---- */
+
+/* The lock is held; that was the last handle. */
+static void last_close(struct fs *fs, struct inode *i, struct object *o)
+{
+	struct object_stat os;
+	struct dentry *d = inode_a_name(i);
+
+	object_stat(o, &os);
+	inode_fold(i, &os);
+	i->file.stored_epoch = 0;
+	clock_gettime(CLOCK_MONOTONIC, &i->file.idle_since);
+	if (d && os.size > d->parent->dir.largest)
+		d->parent->dir.largest = os.size;
+	if (i->file.evict_to && i->a.nlink)
+		writeback_evict_later(fs, i);
+}
+
+void open_end(struct fs *fs, struct handle *h)
+{
+	struct inode *i;
+
+	if (!h)
+		return;
+	i = h->inode;
+	if (h->o) {
+		pthread_mutex_lock(open_lock(fs, i->a.ino));
+		backing_end(fs, i, h->mode);
+		pthread_mutex_unlock(open_lock(fs, i->a.ino));
+		object_handle_end(h->o, h->write, h->hidden);
+	}
+	if (i) {
+		ns_lock(fs);
+		i->nopen--;
+		if (h->o && !i->nopen)
+			last_close(fs, i, h->o);
+		inode_rest(fs, i);
+		ns_unlock(fs);
+	}
+	handle_free(h);
+}
+
+/* ---- requests ---- */
+
+static void let_go(struct fs *fs, struct inode *i, bool unlookup)
+{
+	ns_lock(fs);
+	if (unlookup)
+		namei_unlookup(fs, i, 1);
+	inode_put(fs, i);
+	ns_unlock(fs);
+}
+
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = req_fs(req);
+	struct inode *i;
+	int r;
+
+	count(fs, REQ_OPEN);
+	if (ino_is_virtual(ino)) {
+		virtual_open(req, ino, fi);
+		return;
+	}
+	ns_lock(fs);
+	r = inode_hold(fs, ino, &i);
+	ns_unlock(fs);
+	if (r) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	if (!S_ISREG(i->a.mode))
+		r = -EINVAL;
+	else if (fs->opt.read_only && (fi->flags & (O_ACCMODE | O_TRUNC)) != O_RDONLY)
+		r = -EROFS;
+	else
+		r = open_file(req, i, fi, false);
+	if (r)
+		fuse_reply_err(req, -r);
+	else if (fuse_reply_open(req, fi) != 0)
+		open_end(fs, handle_take(&fs->handles, fi->fh));
+	let_go(fs, i, false);
+}
+
+/* i is held and was looked up once for this reply. */
+static void reply_create(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool fresh)
+{
+	struct fs *fs = req_fs(req);
+	struct fuse_entry_param e;
+	int r = open_file(req, i, fi, fresh);
+	bool taken = false;
+
+	if (r == 0) {
+		r = attr_entry(fs, i, &e);
+		if (r)
+			open_end(fs, handle_take(&fs->handles, fi->fh));
+	}
+	if (r)
+		fuse_reply_err(req, -r);
+	else
+		taken = fuse_reply_create(req, &e, fi) == 0;
+	if (r == 0 && !taken)
+		open_end(fs, handle_take(&fs->handles, fi->fh));
+	let_go(fs, i, !taken);
+}
+
+/* The kernel did not know the name, but it is there. */
+static int find_existing(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)
+{
+	struct inode *p;
+	struct dentry *d;
+	int r;
+
+	ns_lock(fs);
+	r = namei_load(fs, parent, name, &p, &d);
+	if (r == 0) {
+		if (!d->inode || !S_ISREG(d->inode->a.mode)) {
+			r = -EEXIST;
+		} else {
+			*ret = d->inode;
+			d->inode->refs++;
+			d->inode->nlookup++;
+		}
+		dentry_put(fs, d);
+		inode_put(fs, p);
+	}
+	ns_unlock(fs);
+	return r;
+}
+
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	       struct fuse_file_info *fi)
+{
+	struct fs *fs = req_fs(req);
+	struct make mk = { .ctx = fuse_req_ctx(req), .mode = S_IFREG | (mode & 07777) };
+	struct inode *i;
+	bool fresh = true;
+	int r;
+
+	count(fs, REQ_CREATE);
+	r = namei_make(fs, &mk, parent, name, &i);
+	if (r == -EEXIST && !(fi->flags & O_EXCL) && !namei_is_kvfs(parent, name)) {
+		fresh = false;
+		r = find_existing(fs, parent, name, &i);
+	}
+	if (r)
+		fuse_reply_err(req, -r);
+	else
+		reply_create(req, i, fi, fresh);
+}
+
+void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
+{
+	struct make mk = { .ctx = fuse_req_ctx(req), .mode = S_IFREG | (mode & 07777) };
+	struct inode *i;
+	int r;
+
+	count(req_fs(req), REQ_TMPFILE);
+	r = namei_make(req_fs(req), &mk, parent, NULL, &i);
+	if (r)
+		fuse_reply_err(req, -r);
+	else
+		reply_create(req, i, fi, true);
+}
+
+void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = req_fs(req);
+
+	(void)ino;
+	count(fs, REQ_RELEASE);
+	open_end(fs, handle_take(&fs->handles, fi->fh));
+	fuse_reply_err(req, 0);
+}

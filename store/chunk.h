@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * chunk: the table of every stored chunk, the dedup index over it, and the warm tier.
+ *
+ * A chunk lives while something refers to it: extents of committed files (refs_db, kept in meta.db
+ * too) or extents in memory and reads in flight (refs_mem). A chunk that nothing refers to is
+ * dead: it waits for the reaper, which deletes its row in a durable transaction and only then gives
+ * its bytes back. Until the reaper takes it, finding it again by content revives it.
+ *
+ * The index is advice: content is shared only after a compare of the bytes. A tenant sees only
+ * chunks of its own.
+ *
+ * Locking: one mutex inside; every function may be called from any thread with object locks held.
+ */
+#ifndef STORE_CHUNK_H
+#define STORE_CHUNK_H
+
+#include "store/extmap.h"
+#include "store/meta.h"
+#include "store/segment.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+struct chunk_table;
+struct warm;
+
+enum chunk_state { CHUNK_LIVE, CHUNK_DEAD, CHUNK_REAPED };
+
+struct chunk {
+	struct record_info info; /* constant */
+	struct segment_loc loc;  /* constant */
+	/* guarded by the table's lock from here on */
+	uint32_t refs_db, refs_mem;
+	uint8_t state;
+	bool persisted; /* has a row in meta.db, or is in the transaction being committed */
+	struct warm *warm;
+	LIST_ENTRY(chunk) dead; /* while CHUNK_DEAD */
+};
+
+struct chunk_totals {
+	uint64_t chunks, unique_bytes, stored_bytes; /* live ones */
+	uint64_t warm_bytes;
+};
+
+int chunk_table_new(uint64_t warm_budget, struct chunk_table **ret);
+void chunk_table_free(struct chunk_table *t); /* NULL is fine */
+void chunk_table_totals(struct chunk_table *t, struct chunk_totals *ret);
+
+/* Adds a chunk known from meta.db (refs_db > 0 or dead) or the journal. -EEXIST: the id is there
+ * already, which is fine for a journal. */
+int chunk_load(struct chunk_table *t, const struct meta_chunk *c, bool persisted);
+/* After recovery: chunks without any reference die. */
+void chunk_settle_dead(struct chunk_table *t);
+
+uint64_t chunk_next_id(struct chunk_table *t); /* takes one */
+
+/* The chunk with a reference in memory; NULL when unknown. */
+struct chunk *chunk_get(struct chunk_table *t, uint64_t id);
+void chunk_put(struct chunk_table *t, struct chunk *c);
+/* A chunk just appended, with one reference in memory. NULL when out of memory. */
+struct chunk *chunk_add(struct chunk_table *t, const struct record_info *info,
+			struct segment_loc loc);
+
+/* The next chunk of that tenant, hash and length after prev (NULL: the first), with a reference;
+ * prev's reference is dropped. */
+struct chunk *chunk_find(struct chunk_table *t, uint32_t tenant, struct hash128 hash,
+			 uint32_t raw_len, struct chunk *prev);
+
+/* References in memory of every extent of a map. -EUCLEAN: the map names an unknown chunk. */
+int chunk_ref_map(struct chunk_table *t, const struct extmap *m);
+void chunk_unref_map(struct chunk_table *t, const struct extmap *m); /* NULL is fine */
+/* Encoded bytes of the map's chunks, in full for each use. */
+uint64_t chunk_map_stored(struct chunk_table *t, const struct extmap *m);
+
+/*
+ * Committed references, within a transaction: adds delta and returns what must be written: 0
+ * nothing, 1 the whole row (*ret), 2 the count only. chunk_db_undo takes it back after an abort.
+ */
+int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chunk *ret);
+void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new);
+
+/* Up to max dead chunks, taken for the reaper. They stay in the table until chunk_reap_done: with
+ * done they are freed, else they are dead again. */
+size_t chunk_reap(struct chunk_table *t, struct chunk **ret, size_t max);
+void chunk_reap_done(struct chunk_table *t, struct chunk **c, size_t n, bool done);
+bool chunk_any_dead(struct chunk_table *t);
+
+void chunk_for_each(struct chunk_table *t, void (*fn)(void *arg, const struct chunk *c), void *arg);
+
+/*
+ * Warm tier: encoded payloads in RAM. warm_put copies info->stored_len bytes and pushes older ones
+ * out when over budget; false when the budget has no room for it. warm_get copies into buf and
+ * returns true when it was there.
+ */
+bool warm_put(struct chunk_table *t, struct chunk *c, const void *payload);
+bool warm_get(struct chunk_table *t, struct chunk *c, void *buf);
+void warm_drop_map(struct chunk_table *t, const struct extmap *m);
+bool warm_has_map(struct chunk_table *t, const struct extmap *m);
+
+#endif

@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * object: the life of a file's bytes in memory: the table of objects, references, generations,
+ * handles, what is dirty, and what stat sees.
+ */
+#include "store/chunker.h"
+#include "store/store_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *tier_name(enum object_tier t)
+{
+	static const char *const name[] = { "hot", "warm", "cold" };
+
+	return name[t];
+}
+
+int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static struct object *object_new(struct store *s, uint64_t ino, uint32_t tenant)
+{
+	struct object *o = calloc(1, sizeof(*o));
+	pthread_rwlockattr_t attr;
+
+	if (!o)
+		return NULL;
+	o->under = extmap_new(NULL, 0);
+	if (!o->under) {
+		free(o);
+		return NULL;
+	}
+	o->snap.map = extmap_ref(o->under);
+	o->db = extmap_ref(o->under);
+	o->store = s;
+	o->ino = ino;
+	o->tenant = tenant;
+	o->fd = o->wfd = -1;
+	o->mtime.tv_nsec = -1;
+	o->refs = 1;
+	pthread_mutex_init(&o->settle_lock, NULL);
+	pthread_mutex_init(&o->mu, NULL);
+	pthread_cond_init(&o->filled, NULL);
+	/* Background fills hold it shared again and again; a writer must get its turn. */
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&o->rw, &attr);
+	pthread_rwlockattr_destroy(&attr);
+	o->last_use_ms = now_ms();
+	return o;
+}
+
+void object_destroy(struct object *o)
+{
+	chunk_unref_map(o->store->chunks, o->under);
+	chunk_unref_map(o->store->chunks, o->snap.map);
+	extmap_unref(o->under);
+	extmap_unref(o->snap.map);
+	extmap_unref(o->db);
+	blockmap_done(&o->valid);
+	blockmap_done(&o->filling);
+	blockmap_done(&o->dirty);
+	blockmap_done(&o->redirty);
+	if (o->fd >= 0)
+		close(o->fd);
+	if (o->wfd >= 0)
+		close(o->wfd);
+	pthread_mutex_destroy(&o->settle_lock);
+	pthread_mutex_destroy(&o->mu);
+	pthread_cond_destroy(&o->filled);
+	pthread_rwlock_destroy(&o->rw);
+	free(o);
+}
+
+/* ---- the table ---- */
+
+struct object *object_find(struct store *s, uint64_t ino)
+{
+	struct object *o;
+
+	pthread_mutex_lock(&s->objects_lock);
+	HASH_FIND(hh, s->objects, &ino, sizeof(ino), o);
+	if (o)
+		o->refs++;
+	pthread_mutex_unlock(&s->objects_lock);
+	return o;
+}
+
+/* Adds o, or takes the one somebody else added meanwhile. */
+static struct object *table_add(struct store *s, struct object *o)
+{
+	struct object *old;
+	bool oom;
+
+	pthread_mutex_lock(&s->objects_lock);
+	HASH_FIND(hh, s->objects, &o->ino, sizeof(o->ino), old);
+	if (old)
+		old->refs++;
+	else
+		HASH_ADD(hh, s->objects, ino, sizeof(o->ino), o);
+	oom = !old && !o->hh.tbl;
+	pthread_mutex_unlock(&s->objects_lock);
+	if (!old && !oom)
+		return o;
+	object_destroy(o);
+	return old;
+}
+
+int object_create(struct store *s, uint64_t ino, uint32_t tenant, struct object **ret)
+{
+	struct object *o = object_new(s, ino, tenant);
+
+	if (!o)
+		return -ENOMEM;
+	/* Nothing of it is in meta.db, so it is dirty until a settle says what it is. */
+	o->wgen = 1;
+	o->dirty_since_ms = o->last_close_ms = now_ms();
+	o = table_add(s, o);
+	if (!o)
+		return -ENOMEM;
+	*ret = o;
+	return 0;
+}
+
+/* The committed content becomes what o starts from. */
+static int load_committed(struct object *o)
+{
+	struct extmap *m;
+	uint64_t size;
+	int r = meta_get_extents(o->store->meta, o->ino, &m, &size);
+
+	if (r)
+		return r;
+	r = object_set_under(o, m);
+	if (r)
+		return r;
+	extmap_unref(o->db);
+	o->db = extmap_ref(m);
+	o->size = size;
+	o->wgen = o->sgen = 1;
+	object_set_snap(o, size, 1);
+	return 0;
+}
+
+int object_get(struct store *s, uint64_t ino, uint32_t tenant, struct object **ret)
+{
+	struct object *o = object_find(s, ino);
+	int r;
+
+	if (!o) {
+		o = object_new(s, ino, tenant);
+		if (!o)
+			return -ENOMEM;
+		r = load_committed(o);
+		if (r) {
+			object_destroy(o);
+			return r;
+		}
+		o = table_add(s, o);
+		if (!o)
+			return -ENOMEM;
+	} else {
+		object_set_tenant(o, tenant);
+	}
+	*ret = o;
+	return 0;
+}
+
+void object_ref(struct object *o)
+{
+	pthread_mutex_lock(&o->store->objects_lock);
+	o->refs++;
+	pthread_mutex_unlock(&o->store->objects_lock);
+}
+
+/* Something only memory knows: it must stay. objects_lock held; what it reads can only change under
+ * a reference, and there is none. */
+static bool must_stay(const struct object *o)
+{
+	return !o->discarded && (o->image != IMAGE_NONE || o->wgen != o->sgen ||
+				 o->under != o->db || o->all_dirty);
+}
+
+void object_unref(struct object *o)
+{
+	struct store *s;
+	bool last;
+
+	if (!o)
+		return;
+	s = o->store;
+	pthread_mutex_lock(&s->objects_lock);
+	last = --o->refs == 0 && !must_stay(o);
+	if (last)
+		HASH_DEL(s->objects, o);
+	pthread_mutex_unlock(&s->objects_lock);
+	if (last)
+		object_destroy(o);
+}
+
+uint64_t object_ino(const struct object *o)
+{
+	return o->ino;
+}
+
+void object_lru_add(struct object *o)
+{
+	pthread_mutex_lock(&o->store->objects_lock);
+	if (!o->in_lru)
+		TAILQ_INSERT_TAIL(&o->store->lru, o, lru);
+	o->in_lru = true;
+	pthread_mutex_unlock(&o->store->objects_lock);
+}
+
+void object_lru_remove(struct object *o)
+{
+	pthread_mutex_lock(&o->store->objects_lock);
+	if (o->in_lru)
+		TAILQ_REMOVE(&o->store->lru, o, lru);
+	o->in_lru = false;
+	pthread_mutex_unlock(&o->store->objects_lock);
+}
+
+void object_touch(struct object *o)
+{
+	pthread_mutex_lock(&o->store->objects_lock);
+	o->last_use_ms = now_ms();
+	if (o->in_lru) {
+		TAILQ_REMOVE(&o->store->lru, o, lru);
+		TAILQ_INSERT_TAIL(&o->store->lru, o, lru);
+	}
+	pthread_mutex_unlock(&o->store->objects_lock);
+}
+
+struct object **object_list(struct store *s, size_t *ret_n)
+{
+	struct object **v, *o;
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->objects_lock);
+	TAILQ_FOREACH(o, &s->lru, lru)
+		n++;
+	v = calloc(n + 1, sizeof(*v));
+	n = 0;
+	if (v)
+		TAILQ_FOREACH(o, &s->lru, lru) {
+			o->refs++;
+			v[n++] = o;
+		}
+	pthread_mutex_unlock(&s->objects_lock);
+	*ret_n = n;
+	return v;
+}
+
+void object_list_free(struct object **v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		object_unref(v[i]);
+	free(v);
+}
+
+/* ---- content: maps and generations ---- */
+
+int object_set_under(struct object *o, struct extmap *m)
+{
+	int r = chunk_ref_map(o->store->chunks, m);
+
+	if (r) {
+		extmap_unref(m);
+		return r;
+	}
+	chunk_unref_map(o->store->chunks, o->under);
+	extmap_unref(o->under);
+	o->under = m;
+	o->under_stored = chunk_map_stored(o->store->chunks, m);
+	return 0;
+}
+
+void object_set_snap(struct object *o, uint64_t size, uint64_t gen)
+{
+	/* Its chunks are those of under, which are there: this cannot fail. */
+	chunk_ref_map(o->store->chunks, o->under);
+	chunk_unref_map(o->store->chunks, o->snap.map);
+	extmap_unref(o->snap.map);
+	o->snap.map = extmap_ref(o->under);
+	o->snap.size = size;
+	o->snap.mtime = o->mtime;
+	o->snap.gen = gen;
+}
+
+uint64_t object_dirty_bytes(const struct object *o)
+{
+	uint64_t bytes = o->dirty.set * OBJECT_BLOCK;
+
+	if (o->all_dirty || bytes > o->size)
+		return o->size;
+	return bytes;
+}
+
+void object_account(struct object *o, uint64_t dirty_before)
+{
+	atomic_fetch_add(&o->store->dirty_bytes, object_dirty_bytes(o) - dirty_before);
+}
+
+void object_dirty_begin(struct object *o)
+{
+	if (o->wgen == o->sgen)
+		o->dirty_since_ms = now_ms();
+	o->wgen++;
+	image_unmark(o);
+}
+
+static bool is_dirty(const struct object *o)
+{
+	return !o->discarded && (o->wgen != o->sgen || o->dirty.set || o->all_dirty);
+}
+
+bool object_is_dirty(struct object *o)
+{
+	bool d;
+
+	pthread_mutex_lock(&o->mu);
+	d = is_dirty(o);
+	pthread_mutex_unlock(&o->mu);
+	return d;
+}
+
+static enum object_tier tier_of(struct object *o)
+{
+	if (o->image == IMAGE_COMPLETE || (o->image == IMAGE_PARTIAL && o->dirty.set) || !o->size)
+		return TIER_HOT;
+	return warm_has_map(o->store->chunks, o->under) ? TIER_WARM : TIER_COLD;
+}
+
+int object_stat(struct object *o, struct object_stat *ret)
+{
+	pthread_mutex_lock(&o->mu);
+	if (o->hidden)
+		image_refresh(o);
+	*ret = (struct object_stat){
+		.size = o->size,
+		.dirty = object_dirty_bytes(o),
+		.tier = tier_of(o),
+		.partial = o->image == IMAGE_PARTIAL,
+		.writer = o->all_dirty,
+		.wgen = o->wgen,
+		.sgen = o->sgen,
+		.load_us = o->image == IMAGE_COMPLETE ? 0 : fill_estimate_us(o),
+	};
+	/* The whole image dirty: what is settled beneath it says nothing about it any more. */
+	ret->stored = o->all_dirty ? o->size : o->under_stored + ret->dirty;
+	if (o->mtime.tv_nsec >= 0)
+		ret->mtime = ret->ctime = o->mtime;
+	pthread_mutex_unlock(&o->mu);
+	return 0;
+}
+
+int object_set_mtime(struct object *o, const struct timespec *mtime)
+{
+	pthread_mutex_lock(&o->mu);
+	o->mtime.tv_nsec = o->snap.mtime.tv_nsec = -1;
+	if (o->image != IMAGE_NONE) {
+		o->image_mtime = *mtime;
+		image_restore_mtime(o);
+	}
+	pthread_mutex_unlock(&o->mu);
+	return 0;
+}
+
+void object_set_tenant(struct object *o, uint32_t tenant)
+{
+	pthread_mutex_lock(&o->mu);
+	o->tenant = tenant;
+	pthread_mutex_unlock(&o->mu);
+}
+
+/* ---- handles ---- */
+
+/* A writer comes that the daemon will not see: from now on the whole image may change. */
+static int begin_hidden(struct object *o)
+{
+	uint64_t dirty = object_dirty_bytes(o);
+	int r = 0;
+
+	object_dirty_begin(o);
+	if (!o->all_dirty) {
+		o->all_dirty = true;
+		r = j_put_image(o);
+		if (r)
+			o->all_dirty = false;
+	}
+	if (r)
+		return r;
+	o->hidden++;
+	o->hidden_epoch++;
+	atomic_fetch_add(&o->store->hidden_writers, 1);
+	object_account(o, dirty);
+	image_refresh(o);
+	return 0;
+}
+
+int object_handle_begin(struct object *o, bool write, bool hidden)
+{
+	int r = 0;
+
+	object_touch(o);
+	pthread_mutex_lock(&o->mu);
+	if (hidden)
+		r = o->image == IMAGE_COMPLETE ? begin_hidden(o) : -ENODATA;
+	if (!r) {
+		o->handles++;
+		o->writers += write;
+	}
+	pthread_mutex_unlock(&o->mu);
+	return r;
+}
+
+void object_handle_end(struct object *o, bool write, bool hidden)
+{
+	object_touch(o);
+	pthread_mutex_lock(&o->mu);
+	if (hidden) {
+		image_refresh(o);
+		o->hidden--;
+		atomic_fetch_sub(&o->store->hidden_writers, 1);
+	}
+	o->handles--;
+	o->writers -= write;
+	if (write && !o->writers) {
+		o->last_close_ms = now_ms();
+		o->resettle_ms = 0;
+		o->resettle_s = 0;
+	}
+	if (!o->handles && o->image != IMAGE_NONE && !o->discarded)
+		image_punch_tail(o);
+	image_close_idle(o);
+	pthread_mutex_unlock(&o->mu);
+}
+
+int object_image_open(struct object *o)
+{
+	int fd = -ENODATA;
+	char name[32];
+
+	pthread_mutex_lock(&o->mu);
+	if (o->image == IMAGE_COMPLETE) {
+		image_name(o->ino, name);
+		fd = openat(o->store->img_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		if (fd < 0)
+			fd = -errno;
+	}
+	o->backed += fd >= 0;
+	pthread_mutex_unlock(&o->mu);
+	return fd;
+}
+
+void object_image_close(struct object *o)
+{
+	pthread_mutex_lock(&o->mu);
+	o->backed--;
+	pthread_mutex_unlock(&o->mu);
+}
+
+/* ---- leaving the hot tier ---- */
+
+/* mu and rw (exclusive) held. */
+static int evict_locked(struct object *o, enum object_tier to)
+{
+	struct store *s = o->store;
+
+	if (o->handles || o->settling || o->wfd_users)
+		return -EBUSY;
+	if (is_dirty(o))
+		return -EAGAIN;
+	if (o->image != IMAGE_NONE && !image_unused(o, false))
+		return -EBUSY;
+	if (o->image != IMAGE_NONE) {
+		image_drop(o);
+		atomic_fetch_add(&s->evicted_total, 1);
+	}
+	if (to == TIER_COLD)
+		warm_drop_map(s->chunks, o->under);
+	return 0;
+}
+
+/* The chunk's encoded form, made from the image's bytes. False unless it is what the store has. */
+static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, int fd, char *raw,
+		     char *enc)
+{
+	const struct codec *codec = codec_by_id(c->info.codec);
+	uint8_t params[CODEC_PARAMS] = { 0 };
+
+	if (!codec || e->skip || e->len != c->info.raw_len ||
+	    pread(fd, raw, e->len, e->off) != (ssize_t)e->len)
+		return false;
+	if (c->info.codec == CODEC_RAW)
+		return warm_put(o->store->chunks, c, raw);
+	if (codec->encode(raw, e->len, enc, c->info.stored_len, params) !=
+		    (ssize_t)c->info.stored_len ||
+	    memcmp(params, c->info.params, sizeof(params)))
+		return false;
+	return warm_put(o->store->chunks, c, enc);
+}
+
+/* Puts the encoded chunks of a clean, complete image into the warm tier. rw (shared) held. Best
+ * effort: what does not fit or cannot be had stays cold. */
+static void warm_from_image(struct object *o)
+{
+	struct store *s = o->store;
+	char *raw = malloc(CHUNK_MAX), *enc = malloc(CHUNK_MAX);
+	struct extmap *m;
+	int fd;
+
+	pthread_mutex_lock(&o->mu);
+	m = extmap_ref(o->under);
+	fd = o->image == IMAGE_COMPLETE && !is_dirty(o) && o->under_stored <= s->opt.warm_bytes
+		     ? image_open(o, O_RDONLY)
+		     : -1;
+	pthread_mutex_unlock(&o->mu);
+	for (size_t i = 0; fd >= 0 && raw && enc && i < m->n; i++) {
+		struct chunk *c = chunk_get(s->chunks, m->e[i].chunk);
+
+		if (!c)
+			continue;
+		if (!c->warm)
+			warm_one(o, c, &m->e[i], fd, raw, enc);
+		chunk_put(s->chunks, c);
+	}
+	if (fd >= 0)
+		close(fd);
+	extmap_unref(m);
+	free(raw);
+	free(enc);
+}
+
+int object_evict(struct object *o, enum object_tier to)
+{
+	int r;
+
+	pthread_mutex_lock(&o->mu);
+	r = o->handles ? -EBUSY : is_dirty(o) ? -EAGAIN : 0;
+	pthread_mutex_unlock(&o->mu);
+	if (r)
+		return r;
+	if (to == TIER_WARM) {
+		pthread_rwlock_rdlock(&o->rw);
+		warm_from_image(o);
+		pthread_rwlock_unlock(&o->rw);
+	}
+	pthread_rwlock_wrlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	r = evict_locked(o, to);
+	pthread_mutex_unlock(&o->mu);
+	pthread_rwlock_unlock(&o->rw);
+	if (!r && o->store->opt.hooks.changed)
+		o->store->opt.hooks.changed(o->store->opt.hooks.arg, o->ino);
+	return r;
+}
+
+void object_discard(struct object *o)
+{
+	struct extmap *none = extmap_new(NULL, 0);
+	uint64_t dirty;
+
+	pthread_rwlock_wrlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	dirty = object_dirty_bytes(o);
+	o->discarded = true;
+	o->all_dirty = false;
+	blockmap_done(&o->dirty);
+	blockmap_done(&o->redirty);
+	o->size = 0;
+	atomic_fetch_sub(&o->store->dirty_bytes, dirty);
+	image_drop(o);
+	if (none && object_set_under(o, none) == 0)
+		object_set_snap(o, 0, o->wgen);
+	j_put_range(o->store, J_DISCARD, o->ino, 0, 0);
+	pthread_mutex_unlock(&o->mu);
+	pthread_rwlock_unlock(&o->rw);
+}
+
+/* ---- the walk over what is dirty ---- */
+
+static bool due(struct object *o, int64_t now, unsigned wait_s, bool include_open)
+{
+	bool yes = false;
+
+	pthread_mutex_lock(&o->mu);
+	/* Settled under pressure and named by no transaction yet counts too. */
+	if ((is_dirty(o) || (o->snap.map != o->db && !o->discarded)) && (include_open || !o->writers)) {
+		int64_t since = o->writers || o->last_close_ms < o->dirty_since_ms
+					? o->dirty_since_ms
+					: o->last_close_ms;
+
+		yes = now - since >= (int64_t)wait_s * 1000 && now >= o->resettle_ms;
+	}
+	pthread_mutex_unlock(&o->mu);
+	return yes;
+}
+
+static int older(const void *a, const void *b)
+{
+	int64_t x = (*(struct object *const *)a)->last_close_ms;
+	int64_t y = (*(struct object *const *)b)->last_close_ms;
+
+	return (x > y) - (x < y);
+}
+
+/* Every object in memory, with references: dirty ones need not have an image. */
+static struct object **all_objects(struct store *s, size_t *ret_n)
+{
+	struct object **v, *o, *tmp;
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->objects_lock);
+	v = calloc(HASH_COUNT(s->objects) + 1, sizeof(*v));
+	if (v)
+		HASH_ITER(hh, s->objects, o, tmp) {
+			o->refs++;
+			v[n++] = o;
+		}
+	pthread_mutex_unlock(&s->objects_lock);
+	*ret_n = n;
+	return v;
+}
+
+int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
+		    int (*fn)(void *arg, struct object *o), void *arg)
+{
+	size_t n, due_n = 0;
+	struct object **v = all_objects(s, &n);
+	int64_t now = now_ms();
+	int r = 0;
+
+	if (!v)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		if (due(v[i], now, wait_s, include_open))
+			v[due_n++] = v[i];
+		else
+			object_unref(v[i]);
+	}
+	qsort(v, due_n, sizeof(*v), older);
+	for (size_t i = 0; i < due_n && !r; i++)
+		r = fn(arg, v[i]);
+	object_list_free(v, due_n);
+	return r;
+}
+
+int recover_checkpoint(struct store *s)
+{
+	size_t n;
+	struct object **v = all_objects(s, &n);
+	int r = v ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < n && !r; i++) {
+		pthread_mutex_lock(&v[i]->mu);
+		r = j_checkpoint_object(v[i]);
+		pthread_mutex_unlock(&v[i]->mu);
+	}
+	object_list_free(v, n);
+	return r;
+}

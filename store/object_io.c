@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon-mode data paths of an object: read, write, truncate, fallocate, seek.
+ *
+ * What survives a kill rests on the order of three things: the bytes in the image, the journal's
+ * record that a block is dirty, and the answer. A block whose old content is valid in the image is
+ * recorded before it is changed; one that is overwritten whole without being filled is recorded
+ * after, so that a kill between leaves the old content, which lies in the settled extents.
+ */
+#include "store/store_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint64_t min64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* The settled extents have bytes in this block. */
+static bool has_old_content(const struct object *o, uint64_t block)
+{
+	size_t i = extmap_find(o->under, block * OBJECT_BLOCK);
+
+	return i < o->under->n && o->under->e[i].off < (block + 1) * OBJECT_BLOCK;
+}
+
+static bool is_valid(const struct object *o, uint64_t block)
+{
+	return o->image == IMAGE_COMPLETE || blockmap_get(&o->valid, block);
+}
+
+/* mu held; drops it while waiting. */
+static void wait_filling(struct object *o, uint64_t first, uint64_t end)
+{
+	uint64_t n;
+
+	for (;;) {
+		blockmap_next(&o->filling, first, end, true, &n);
+		if (!n)
+			return;
+		pthread_cond_wait(&o->filled, &o->mu);
+	}
+}
+
+/* An image to change. mu and rw (exclusive) held. */
+static int need_image(struct object *o)
+{
+	enum image_state state = o->under->n ? IMAGE_PARTIAL : IMAGE_COMPLETE;
+
+	return o->image == IMAGE_NONE ? image_create(o, state, o->size) : 0;
+}
+
+/* The first change since the last settle: the journal learns that the image counts. */
+static int begin_change(struct object *o)
+{
+	bool first = o->wgen == o->sgen || (!o->dirty.set && !o->all_dirty);
+	int r = need_image(o);
+
+	if (r)
+		return r;
+	object_dirty_begin(o);
+	return first ? j_put_image(o) : 0;
+}
+
+/* Marks blocks [first, end) dirty that are not yet; with fresh only those that hold nothing old
+ * outside of the image, else the rest. */
+static int mark_dirty(struct object *o, uint64_t first, uint64_t end, bool fresh)
+{
+	uint64_t dirty = object_dirty_bytes(o);
+	int r = 0;
+
+	for (uint64_t b = first; b < end && !r; b++) {
+		uint64_t run = b;
+
+		while (run < end && !blockmap_get(&o->dirty, run) &&
+		       (is_valid(o, run) || !has_old_content(o, run)) == fresh)
+			run++;
+		if (run == b)
+			continue;
+		if (!o->all_dirty)
+			r = j_put_range(o->store, J_DIRTY, o->ino, b, run - b);
+		if (!r)
+			r = blockmap_set(&o->dirty, b, run - b);
+		b = run - 1;
+	}
+	if (!r && o->settling)
+		r = blockmap_set(&o->redirty, first, end - first);
+	object_account(o, dirty);
+	return r;
+}
+
+/* The blocks at the ends of a write that it does not cover must be there first. */
+static int fill_edge(struct object *o, uint64_t block, uint64_t off, uint64_t end)
+{
+	uint64_t from = block * OBJECT_BLOCK, to = min64(from + OBJECT_BLOCK, o->size);
+	int r;
+
+	if (is_valid(o, block) || !has_old_content(o, block) || (off <= from && end >= to))
+		return 0;
+	pthread_mutex_unlock(&o->mu);
+	r = fill_blocks(o, block, 1);
+	pthread_mutex_lock(&o->mu);
+	return r;
+}
+
+/* Puts the bytes into the image. mu held, dropped around the copy. */
+static ssize_t put_bytes(struct object *o, const void *buf, size_t len, uint64_t off)
+{
+	struct stat st;
+	uint64_t blocks;
+	size_t done = 0;
+	ssize_t n = 0;
+	int fd = image_wfd_get(o);
+
+	if (fd < 0)
+		return fd;
+	pthread_mutex_unlock(&o->mu);
+	while (done < len) {
+		n = pwrite(fd, (const char *)buf + done, len - done, off + done);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		done += n;
+	}
+	n = n < 0 ? -errno : n;
+	pthread_mutex_lock(&o->mu);
+	if (fstat(fd, &st) == 0) {
+		uint64_t dirty = object_dirty_bytes(o);
+
+		o->size = st.st_size;
+		object_account(o, dirty);
+		o->mtime = o->image_mtime = st.st_mtim;
+		blocks = (uint64_t)st.st_blocks * 512;
+		image_update_blocks(o, &blocks);
+	}
+	image_wfd_put(o);
+	return done ? (ssize_t)done : n;
+}
+
+/* mu and rw (exclusive) held. */
+static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint64_t off)
+{
+	uint64_t first = off / OBJECT_BLOCK, end = object_blocks(off + len);
+	ssize_t n;
+	int r;
+
+	wait_filling(o, first, end);
+	r = begin_change(o);
+	if (!r)
+		r = fill_edge(o, first, off, off + len);
+	if (!r)
+		r = fill_edge(o, end - 1, off, off + len);
+	if (!r)
+		r = mark_dirty(o, first, end, true);
+	if (r)
+		return r;
+	n = put_bytes(o, buf, len, off);
+	if (n <= 0)
+		return n;
+	/* A short write must not claim blocks it did not reach. */
+	end = object_blocks(off + n);
+	r = mark_dirty(o, first, end, false);
+	if (!r && o->image == IMAGE_PARTIAL)
+		r = blockmap_set(&o->valid, first, end - first);
+	return r ? r : n;
+}
+
+static ssize_t write_at(struct object *o, const void *buf, size_t len, uint64_t *off, bool append)
+{
+	struct store *s = o->store;
+	ssize_t n;
+	int r;
+
+	if (!len)
+		return 0;
+	r = space_reserve(s, len);
+	/* A block or a huge page at each end may come with the bytes. */
+	for (int tries = 0;; tries++) {
+		if (!r)
+			r = pool_make_room(s, len + (2u << 20), o);
+		if (r)
+			return r;
+		pthread_rwlock_wrlock(&o->rw);
+		pthread_mutex_lock(&o->mu);
+		if (o->hidden)
+			image_refresh(o);
+		if (append)
+			*off = o->size;
+		n = write_locked(o, buf, len, *off);
+		pthread_mutex_unlock(&o->mu);
+		pthread_rwlock_unlock(&o->rw);
+		/* The budget is a little below what the tmpfs holds; a full one means that others
+		 * took the room since. */
+		if (n != -ENOSPC || tries == 8)
+			return n;
+	}
+}
+
+ssize_t object_write(struct object *o, const void *buf, size_t len, uint64_t off)
+{
+	return write_at(o, buf, len, &off, false);
+}
+
+ssize_t object_append(struct object *o, const void *buf, size_t len, uint64_t *ret_off)
+{
+	return write_at(o, buf, len, ret_off, true);
+}
+
+/* ---- read ---- */
+
+static int pread_image(struct object *o, void *buf, size_t len, uint64_t off)
+{
+	int fd;
+	size_t done = 0;
+
+	pthread_mutex_lock(&o->mu);
+	fd = image_fd(o);
+	pthread_mutex_unlock(&o->mu);
+	if (fd < 0)
+		return fd;
+	while (done < len) {
+		ssize_t n = pread(fd, (char *)buf + done, len - done, off + done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0) { /* cut by a passthrough writer meanwhile: reads as zeros */
+			memset((char *)buf + done, 0, len - done);
+			break;
+		}
+		done += n;
+	}
+	return 0;
+}
+
+/* Block by block: what is valid from the image, the rest from the extents. Runs of one kind go
+ * together. rw held. */
+static int read_pieces(struct object *o, char *buf, size_t len, uint64_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		uint64_t b = (off + done) / OBJECT_BLOCK, end = object_blocks(off + len), n;
+		uint64_t stop;
+		bool valid;
+		int r;
+
+		pthread_mutex_lock(&o->mu);
+		valid = is_valid(o, b);
+		if (o->image == IMAGE_COMPLETE)
+			n = end - b;
+		else
+			blockmap_next(&o->valid, b, end, valid, &n);
+		pthread_mutex_unlock(&o->mu);
+		stop = min64((b + n) * OBJECT_BLOCK, off + len);
+		if (valid)
+			r = pread_image(o, buf + done, stop - off - done, off + done);
+		else
+			r = fill_read_extents(o, buf + done, stop - off - done, off + done);
+		if (r)
+			return r;
+		done = stop - off;
+	}
+	return 0;
+}
+
+/* Reads that bring their blocks into the image are worth it when the image will be whole some day. */
+static bool fills_on_read(const struct object *o)
+{
+	return o->image == IMAGE_PARTIAL && o->size <= o->store->opt.hot_bytes / 2;
+}
+
+ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off)
+{
+	bool fills;
+	int r;
+
+	pthread_rwlock_rdlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	if (o->hidden)
+		image_refresh(o);
+	len = off >= o->size ? 0 : min64(len, o->size - off);
+	fills = fills_on_read(o);
+	pthread_mutex_unlock(&o->mu);
+	/* Not being able to fill (no room, a damaged chunk beside the range) is no reason not to
+	 * answer: the pieces tell. */
+	if (fills && len)
+		fill_blocks(o, off / OBJECT_BLOCK, object_blocks(off + len) - off / OBJECT_BLOCK);
+	r = len ? read_pieces(o, buf, len, off) : 0;
+	pthread_rwlock_unlock(&o->rw);
+	return r ? r : (ssize_t)len;
+}
+
+/* ---- truncate, fallocate ---- */
+
+/* The settled content has a hole in [from, to) from now on. mu held. */
+static int cut_under(struct object *o, uint64_t from, uint64_t to)
+{
+	struct extmap *m = extmap_replace(o->under, from, to, NULL, 0, UINT64_MAX);
+	int r;
+
+	if (!m)
+		return -ENOMEM;
+	o->cut_while_settling |= o->settling;
+	r = j_put_range(o->store, J_CUT, o->ino, from, to - from);
+	if (r) {
+		extmap_unref(m);
+		return r;
+	}
+	return object_set_under(o, m);
+}
+
+/* Sets the image's size and what follows from it. mu and rw (exclusive) held. */
+static int resize(struct object *o, uint64_t size)
+{
+	uint64_t old = o->size, dirty = object_dirty_bytes(o);
+	int fd = image_wfd_get(o), r = 0;
+
+	if (fd < 0)
+		return fd;
+	if (ftruncate(fd, size))
+		r = -errno;
+	image_wfd_put(o);
+	if (r)
+		return r;
+	if (size < old) {
+		blockmap_clear(&o->dirty, object_blocks(size), UINT64_MAX / 2);
+		blockmap_clear(&o->valid, object_blocks(size), UINT64_MAX / 2);
+		r = cut_under(o, size, UINT64_MAX);
+	}
+	if (!size && o->image == IMAGE_PARTIAL) {
+		o->image = IMAGE_COMPLETE;
+		blockmap_done(&o->valid);
+		r = r ? r : j_put_image(o);
+	}
+	o->size = size;
+	object_account(o, dirty);
+	image_refresh(o);
+	clock_gettime(CLOCK_REALTIME, &o->mtime);
+	o->image_mtime = o->mtime;
+	image_restore_mtime(o);
+	return r;
+}
+
+int object_truncate(struct object *o, uint64_t size)
+{
+	int r = 0;
+
+	pthread_rwlock_wrlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
+	if (o->hidden)
+		image_refresh(o);
+	if (size != o->size || o->under->n || o->dirty.set) {
+		r = begin_change(o);
+		if (!r)
+			r = resize(o, size);
+	}
+	pthread_mutex_unlock(&o->mu);
+	pthread_rwlock_unlock(&o->rw);
+	return r;
+}
+
+/* mu and rw (exclusive) held; [off, end) within the file. */
+static int punch(struct object *o, uint64_t off, uint64_t end)
+{
+	uint64_t first = off / OBJECT_BLOCK, last = object_blocks(end), n, b = first;
+	int fd, r = 0;
+
+	/* What the image holds of the range is recorded as dirty before it changes. */
+	while (!r && b < last) {
+		bool valid = is_valid(o, b);
+
+		if (o->image == IMAGE_COMPLETE)
+			n = last - b;
+		else
+			blockmap_next(&o->valid, b, last, valid, &n);
+		if (valid)
+			r = mark_dirty(o, b, b + n, true);
+		b += n;
+	}
+	if (r)
+		return r;
+	fd = image_wfd_get(o);
+	if (fd < 0)
+		return fd;
+	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, end - off))
+		r = -errno;
+	image_wfd_put(o);
+	if (r)
+		return r;
+	r = cut_under(o, off, end);
+	image_refresh(o);
+	clock_gettime(CLOCK_REALTIME, &o->mtime);
+	o->image_mtime = o->mtime;
+	image_restore_mtime(o);
+	return r;
+}
+
+static int fallocate_locked(struct object *o, int mode, uint64_t off, uint64_t end)
+{
+	bool keep = mode & FALLOC_FL_KEEP_SIZE;
+	int r = begin_change(o);
+
+	if (!r && mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) && off < o->size)
+		r = punch(o, off, min64(end, o->size));
+	if (!r && !keep && end > o->size)
+		r = resize(o, end);
+	return r;
+}
+
+int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len)
+{
+	int kind = mode & ~FALLOC_FL_KEEP_SIZE, r;
+
+	if (kind & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) ||
+	    kind == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) ||
+	    mode == FALLOC_FL_PUNCH_HOLE)
+		return -EOPNOTSUPP;
+	if (!len || off + len < off || off + len > INT64_MAX)
+		return len ? -EFBIG : -EINVAL;
+	if (!kind) {
+		r = space_reserve(o->store, len);
+		if (r)
+			return r;
+	}
+	pthread_rwlock_wrlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
+	if (o->hidden)
+		image_refresh(o);
+	r = fallocate_locked(o, mode, off, off + len);
+	pthread_mutex_unlock(&o->mu);
+	pthread_rwlock_unlock(&o->rw);
+	return r;
+}
+
+/* ---- seek ---- */
+
+/* If off lies in data, *ret_end is where that piece ends. mu held. */
+static bool in_data(const struct object *o, uint64_t off, uint64_t *ret_end)
+{
+	size_t i = extmap_find(o->under, off);
+
+	if (i < o->under->n && o->under->e[i].off <= off) {
+		*ret_end = o->under->e[i].off + o->under->e[i].len;
+		return true;
+	}
+	*ret_end = (off / OBJECT_BLOCK + 1) * OBJECT_BLOCK;
+	return blockmap_get(&o->dirty, off / OBJECT_BLOCK);
+}
+
+static uint64_t next_data(const struct object *o, uint64_t off)
+{
+	size_t i = extmap_find(o->under, off);
+	uint64_t best = UINT64_MAX, n, b, end;
+
+	if (in_data(o, off, &end))
+		return off;
+	if (i < o->under->n)
+		best = o->under->e[i].off;
+	b = blockmap_next(&o->dirty, off / OBJECT_BLOCK, object_blocks(o->size), true, &n);
+	return n ? min64(best, b * OBJECT_BLOCK) : best;
+}
+
+static uint64_t next_hole(const struct object *o, uint64_t off)
+{
+	uint64_t end;
+
+	while (off < o->size && in_data(o, off, &end))
+		off = end;
+	return min64(off, o->size);
+}
+
+int64_t object_seek(struct object *o, uint64_t off, int whence)
+{
+	int64_t r;
+	int fd;
+
+	pthread_mutex_lock(&o->mu);
+	if (o->hidden)
+		image_refresh(o);
+	if (off >= o->size) {
+		r = -ENXIO;
+	} else if (o->all_dirty) {
+		/* Only the image knows, as coarsely as its pages are large. */
+		fd = image_fd(o);
+		r = fd < 0 ? fd : lseek(fd, off, whence);
+		r = r < 0 && fd >= 0 ? -errno : r;
+		image_close_idle(o);
+	} else if (whence == SEEK_DATA) {
+		uint64_t d = next_data(o, off);
+
+		r = d < o->size ? (int64_t)d : -ENXIO;
+	} else {
+		r = next_hole(o, off);
+	}
+	pthread_mutex_unlock(&o->mu);
+	return r;
+}

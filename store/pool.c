@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool: the budget of the hot tier, and the thread that moves what is idle or too much.
+ *
+ * Room is made by whoever needs it, in this order: idle images go warm, oldest first; blocks that
+ * are settled already leave images that only the daemon reads; then dirty objects are settled, so
+ * that the next round can let them go. A writer thus waits for the device exactly when it outruns
+ * it.
+ */
+#include "store/store_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#define TIER_PERIOD_MS 500
+#define REAP_BATCH 4096
+#define ROUNDS 64
+
+uint64_t pool_used(struct store *s)
+{
+	struct statfs f;
+	uint64_t used;
+
+	if (!s->own_tmpfs || fstatfs(s->img_fd, &f))
+		return atomic_load(&s->image_bytes);
+	used = (f.f_blocks - f.f_bfree) * (uint64_t)f.f_bsize;
+	return used > s->run_overhead ? used - s->run_overhead : 0;
+}
+
+static bool has_room(struct store *s, uint64_t want)
+{
+	return pool_used(s) + want <= s->opt.hot_bytes;
+}
+
+/* ---- blocks that the store has too ---- */
+
+/* Nobody but the daemon reads this image, and all it may do is wait. mu and rw (exclusive) held. */
+static bool only_ours(struct object *o)
+{
+	if (o->image == IMAGE_NONE || o->backed || o->all_dirty || o->settling || o->wfd_users ||
+	    o->filling.set)
+		return false;
+	if (o->wfd >= 0)
+		close(o->wfd);
+	o->wfd = -1;
+	return image_unused(o, false);
+}
+
+/* mu and rw (exclusive) held. */
+static int make_partial(struct object *o)
+{
+	int r;
+
+	if (o->image == IMAGE_PARTIAL)
+		return 0;
+	r = blockmap_set(&o->valid, 0, object_blocks(o->size));
+	if (r)
+		return r;
+	o->image = IMAGE_PARTIAL;
+	/* Before the first block goes: a restart must not take the image for whole. */
+	r = j_put_image(o);
+	if (r) {
+		o->image = IMAGE_COMPLETE;
+		blockmap_done(&o->valid);
+	}
+	return r;
+}
+
+/* Everything but the dirty blocks goes; also what was never valid, since one small write takes a
+ * whole huge page. */
+static int punch_clean(struct object *o)
+{
+	uint64_t end = object_blocks(o->size), b = 0, n;
+	int fd = image_wfd_get(o);
+
+	if (fd < 0)
+		return fd;
+	while (b < end) {
+		b = blockmap_next(&o->dirty, b, end, false, &n);
+		if (!n)
+			break;
+		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b * OBJECT_BLOCK,
+			  n * OBJECT_BLOCK);
+		blockmap_clear(&o->valid, b, n);
+		b += n;
+	}
+	image_wfd_put(o);
+	image_restore_mtime(o);
+	image_refresh(o);
+	return 0;
+}
+
+static void drop_clean_blocks(struct object *o)
+{
+	pthread_rwlock_wrlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	if (only_ours(o) && o->dirty.set < object_blocks(o->size)) {
+		image_unmark(o);
+		if (make_partial(o) == 0)
+			punch_clean(o);
+	}
+	pthread_mutex_unlock(&o->mu);
+	pthread_rwlock_unlock(&o->rw);
+}
+
+/* ---- making room ---- */
+
+static bool is_idle(struct object *o)
+{
+	bool idle;
+
+	pthread_mutex_lock(&o->mu);
+	idle = !o->handles && !o->fill_queued;
+	pthread_mutex_unlock(&o->mu);
+	return idle;
+}
+
+static void evict_idle(struct store *s, struct object **v, size_t n, uint64_t want)
+{
+	for (size_t i = 0; i < n && !has_room(s, want); i++)
+		if (is_idle(v[i]))
+			object_evict(v[i], TIER_WARM);
+}
+
+static bool is_large(struct object *o)
+{
+	bool large;
+
+	pthread_mutex_lock(&o->mu);
+	large = o->handles && o->blocks >= o->store->opt.hot_bytes / 64;
+	pthread_mutex_unlock(&o->mu);
+	return large;
+}
+
+/* Settles the object with the most to gain. False when there was none. */
+static bool settle_one(struct object **v, size_t n, struct object *self)
+{
+	struct object *best = NULL;
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t dirty;
+
+		pthread_mutex_lock(&v[i]->mu);
+		/* Settling what a hidden writer holds frees nothing. */
+		dirty = v[i]->all_dirty && v[i]->hidden ? 0 : object_dirty_bytes(v[i]);
+		dirty += v[i] == self ? dirty : 0;
+		if (v[i]->resettle_ms > now_ms())
+			dirty = 0;
+		pthread_mutex_unlock(&v[i]->mu);
+		if (dirty > most) {
+			most = dirty;
+			best = v[i];
+		}
+	}
+	return best && object_settle(best) == 0;
+}
+
+static bool one_round(struct store *s, uint64_t want, struct object *self)
+{
+	size_t n;
+	struct object **v = object_list(s, &n);
+	bool more = true;
+
+	if (!v)
+		return false;
+	evict_idle(s, v, n, want);
+	for (size_t i = 0; i < n && !has_room(s, want); i++)
+		if (is_large(v[i]))
+			drop_clean_blocks(v[i]);
+	if (!has_room(s, want))
+		more = settle_one(v, n, self);
+	object_list_free(v, n);
+	return more;
+}
+
+int pool_make_room(struct store *s, uint64_t want, struct object *self)
+{
+	if (want > s->opt.hot_bytes)
+		return -ENOSPC;
+	for (int i = 0; i < ROUNDS; i++) {
+		if (has_room(s, want))
+			return 0;
+		if (s->opt.hooks.pressure)
+			s->opt.hooks.pressure(s->opt.hooks.arg);
+		if (!one_round(s, want, self))
+			break;
+	}
+	return has_room(s, want) ? 0 : -ENOSPC;
+}
+
+bool store_admits_writer(struct store *s, uint64_t want)
+{
+	/* Clean images make room when they must, so what counts is what cannot go. */
+	uint64_t stuck = atomic_load(&s->dirty_bytes);
+
+	return stuck + want <= s->opt.hot_bytes && space_free(s) >= s->opt.hot_bytes;
+}
+
+/* ---- the reaper ---- */
+
+static int delete_rows(struct store *s, struct chunk **c, size_t n)
+{
+	struct meta_txn *t;
+	int r = 0;
+
+	for (size_t i = 0; i < n; i++) /* the last of a segment takes the segment's row along */
+		seglive_add(s, c[i]->loc.segment, -(int64_t)record_size(c[i]->info.stored_len));
+	r = meta_txn_begin(s->meta, s, &t);
+	if (r)
+		return r;
+	for (size_t i = 0; i < n && !r; i++) {
+		r = meta_del_chunk(t, c[i]->info.chunk_id);
+		if (!r && !seglive_get(s, c[i]->loc.segment) &&
+		    c[i]->loc.segment != segset_active(s->segs))
+			r = meta_del_segment(t, c[i]->loc.segment);
+	}
+	if (r)
+		meta_txn_abort(t);
+	else
+		r = meta_txn_commit(t, true);
+	return r;
+}
+
+static void free_bytes(struct store *s, struct chunk **c, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t seg = c[i]->loc.segment;
+
+		/* Gone already when another chunk of it was the first to see it empty. */
+		if (seglive_get(s, seg) || seg == segset_active(s->segs)) {
+			segset_punch(s->segs, c[i]->loc, c[i]->info.stored_len);
+		} else if (!seglive_gone(s, seg)) {
+			segset_remove(s->segs, seg);
+			seglive_forget(s, seg);
+		}
+	}
+}
+
+int reap_dead(struct store *s, size_t max)
+{
+	struct chunk **c = calloc(max, sizeof(*c));
+	size_t n;
+	int r = 0;
+
+	if (!c)
+		return -ENOMEM;
+	n = chunk_reap(s->chunks, c, max);
+	if (n) {
+		r = delete_rows(s, c, n);
+		if (r)
+			for (size_t i = 0; i < n; i++)
+				seglive_add(s, c[i]->loc.segment,
+					    (int64_t)record_size(c[i]->info.stored_len));
+		else
+			free_bytes(s, c, n);
+		chunk_reap_done(s->chunks, c, n, !r);
+		space_refresh(s);
+	}
+	free(c);
+	return r ? r : (int)n;
+}
+
+/* ---- the thread ---- */
+
+static void evict_long_idle(struct store *s)
+{
+	size_t n;
+	struct object **v = object_list(s, &n);
+	int64_t before = now_ms() - (int64_t)s->opt.idle_s * 1000;
+
+	for (size_t i = 0; v && i < n; i++) {
+		if (v[i]->last_use_ms > before) /* oldest first: the rest is younger */
+			break;
+		if (is_idle(v[i]))
+			object_evict(v[i], TIER_WARM);
+	}
+	object_list_free(v, n);
+}
+
+static void *tier_main(void *arg)
+{
+	struct store *s = arg;
+	struct timespec until;
+
+	pthread_mutex_lock(&s->tier_lock);
+	while (!s->stopping) {
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += TIER_PERIOD_MS * 1000000L;
+		until.tv_sec += until.tv_nsec / 1000000000L;
+		until.tv_nsec %= 1000000000L;
+		pthread_cond_timedwait(&s->tier_wake, &s->tier_lock, &until);
+		if (s->stopping)
+			break;
+		pthread_mutex_unlock(&s->tier_lock);
+		if (s->opt.idle_s)
+			evict_long_idle(s);
+		/* A sixteenth stays free, so that an opener seldom has to make room itself. */
+		pool_make_room(s, s->opt.hot_bytes / 16, NULL);
+		while (!s->read_only && chunk_any_dead(s->chunks) && reap_dead(s, REAP_BATCH) > 0)
+			;
+		pthread_mutex_lock(&s->tier_lock);
+	}
+	pthread_mutex_unlock(&s->tier_lock);
+	return NULL;
+}
+
+int tier_start(struct store *s)
+{
+	return -pthread_create(&s->tier_thread, NULL, tier_main, s);
+}
+
+void tier_stop(struct store *s)
+{
+	pthread_mutex_lock(&s->tier_lock);
+	s->stopping = true;
+	pthread_cond_broadcast(&s->tier_wake);
+	pthread_mutex_unlock(&s->tier_lock);
+	pthread_join(s->tier_thread, NULL);
+}

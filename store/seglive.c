@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* seglive: how many bytes of each segment belong to chunks that live, and which segments have news
+ * for meta.db. */
+#include "store/store_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct seg_live {
+	uint64_t live;
+	bool known;   /* the segment exists */
+	bool touched; /* appended to since its row was written */
+};
+
+int seglive_add(struct store *s, uint32_t segment, int64_t bytes)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&s->seg_lock);
+	if (segment >= s->seg_live_n) {
+		size_t n = (size_t)segment + 64;
+		struct seg_live *v = reallocarray(s->seg_live, n, sizeof(*v));
+
+		r = v ? 0 : -ENOMEM;
+		if (v) {
+			memset(v + s->seg_live_n, 0, (n - s->seg_live_n) * sizeof(*v));
+			s->seg_live = v;
+			s->seg_live_n = n;
+		}
+	}
+	if (!r) {
+		s->seg_live[segment].live += bytes;
+		s->seg_live[segment].known = true;
+		s->seg_live[segment].touched |= bytes > 0;
+	}
+	pthread_mutex_unlock(&s->seg_lock);
+	return r;
+}
+
+uint64_t seglive_get(struct store *s, uint32_t segment)
+{
+	uint64_t live = 0;
+
+	pthread_mutex_lock(&s->seg_lock);
+	if (segment < s->seg_live_n)
+		live = s->seg_live[segment].live;
+	pthread_mutex_unlock(&s->seg_lock);
+	return live;
+}
+
+bool seglive_gone(struct store *s, uint32_t segment)
+{
+	bool gone;
+
+	pthread_mutex_lock(&s->seg_lock);
+	gone = segment >= s->seg_live_n || !s->seg_live[segment].known;
+	pthread_mutex_unlock(&s->seg_lock);
+	return gone;
+}
+
+size_t seglive_segments(struct store *s, uint32_t *ret, size_t max)
+{
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->seg_lock);
+	for (size_t i = 0; i < s->seg_live_n && n < max; i++)
+		if (s->seg_live[i].touched) {
+			s->seg_live[i].touched = false;
+			ret[n++] = i;
+		}
+	pthread_mutex_unlock(&s->seg_lock);
+	return n;
+}
+
+size_t seglive_count(struct store *s)
+{
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->seg_lock);
+	for (size_t i = 0; i < s->seg_live_n; i++)
+		n += s->seg_live[i].known;
+	pthread_mutex_unlock(&s->seg_lock);
+	return n;
+}
+
+void seglive_forget(struct store *s, uint32_t segment)
+{
+	pthread_mutex_lock(&s->seg_lock);
+	if (segment < s->seg_live_n)
+		s->seg_live[segment] = (struct seg_live){ 0 };
+	pthread_mutex_unlock(&s->seg_lock);
+}
+
+void seglive_free(struct store *s)
+{
+	free(s->seg_live);
+	s->seg_live = NULL;
+	s->seg_live_n = 0;
+}

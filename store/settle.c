@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * settle: dirty ranges of an image become chunks in segments.
+ *
+ * A window of the image is copied into private memory, and only that copy is cut, hashed, compared
+ * and encoded: whatever a writer does meanwhile, a chunk's hash is that of its bytes. What is
+ * written during the settle is dirty again afterwards (redirty). The new extents take effect in
+ * one step, with one group in the journal, after the bytes have left the process.
+ */
+#include "store/chunker.h"
+#include "store/hash.h"
+#include "store/store_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WINDOW (4u << 20)
+#define HOLE_MIN 4096u /* zeros at the start of a chunk become a hole from here on */
+#define RETRIES 3
+
+_Static_assert(WINDOW + 3 * CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds them all");
+
+struct region {
+	uint64_t from, to;
+};
+
+struct settle {
+	struct object *o;
+	struct store *s;
+	uint64_t size; /* of the file when it began */
+	struct timespec mtime;
+	uint64_t gen;
+	bool frozen;  /* rw is held for the whole settle */
+	bool whole;
+	bool quiet;   /* no hidden writer was left when it began */
+	uint32_t epoch;
+	struct region *region;
+	size_t regions, region_cap;
+	struct extent *ext;
+	size_t exts, ext_cap;
+	struct chunk **added; /* chunks not in meta.db, for the journal; with references */
+	size_t n_added, added_cap;
+	struct chunk **held; /* a reference for each extent until the map has its own */
+	size_t n_held, held_cap;
+	char *window, *encoded, *compare;
+};
+
+/* Room for one more element; v is a pointer to the array pointer. */
+static int grow(void *v, size_t *cap, size_t n, size_t item)
+{
+	void **array = v;
+	void *p;
+	size_t c = *cap ? *cap * 2 : 64;
+
+	if (n < *cap)
+		return 0;
+	p = reallocarray(*array, c, item);
+	if (!p)
+		return -ENOMEM;
+	*array = p;
+	*cap = c;
+	return 0;
+}
+
+/* ---- one chunk ---- */
+
+/* Raw bytes of a candidate against ours. 1: equal. */
+static int same_bytes(struct settle *t, struct chunk *c, const void *data)
+{
+	const struct codec *codec = codec_by_id(c->info.codec);
+	const void *raw = t->compare;
+	int r = 0;
+
+	if (!warm_get(t->s->chunks, c, t->compare))
+		r = segset_read(t->s->segs, c->loc, &c->info, t->compare);
+	if (!r && c->info.codec != CODEC_RAW) {
+		raw = t->compare + CHUNK_MAX;
+		r = codec ? codec->decode(t->compare, c->info.stored_len, t->compare + CHUNK_MAX,
+					  c->info.raw_len, c->info.params)
+			  : -EBADMSG;
+	}
+	return !r && !memcmp(raw, data, c->info.raw_len);
+}
+
+/* The hash finds, bytes decide. A candidate that cannot be read is none: the content is stored
+ * again, which heals it. */
+static struct chunk *find_same(struct settle *t, struct hash128 h, const void *data, uint32_t len)
+{
+	struct chunk *c = NULL;
+
+	while ((c = chunk_find(t->s->chunks, t->o->tenant, h, len, c)))
+		if (same_bytes(t, c, data))
+			return c;
+	return NULL;
+}
+
+static int store_chunk(struct settle *t, struct hash128 h, const void *data, uint32_t len,
+		       struct chunk **ret)
+{
+	struct record_info info = {
+		.chunk_id = chunk_next_id(t->s->chunks),
+		.hash = h,
+		.tenant = t->o->tenant,
+		.raw_len = len,
+	};
+	const struct codec *codec;
+	struct segment_loc loc;
+	size_t stored;
+	int r;
+
+	codec = codec_encode(data, len, t->encoded, &stored, info.params);
+	info.codec = codec->id;
+	info.stored_len = stored;
+	r = segset_append(t->s->segs, &info, codec->id == CODEC_RAW ? data : t->encoded, &loc);
+	if (r)
+		return r;
+	r = seglive_add(t->s, loc.segment, record_size(info.stored_len));
+	if (r)
+		return r;
+	*ret = chunk_add(t->s->chunks, &info, loc);
+	return *ret ? 0 : -ENOMEM;
+}
+
+static int add_chunk(struct settle *t, uint64_t off, const void *data, uint32_t len)
+{
+	struct hash128 h = hash128(data, len);
+	struct chunk *c;
+	int r = grow(&t->ext, &t->ext_cap, t->exts, sizeof(*t->ext));
+
+	if (!r)
+		r = grow(&t->held, &t->held_cap, t->n_held, sizeof(*t->held));
+	if (!r)
+		r = grow(&t->added, &t->added_cap, t->n_added, sizeof(*t->added));
+	if (r)
+		return r;
+	c = find_same(t, h, data, len);
+	if (c) {
+		atomic_fetch_add(&t->s->dedup_total, len);
+	} else {
+		r = store_chunk(t, h, data, len, &c);
+		if (r)
+			return r;
+	}
+	t->held[t->n_held++] = c;
+	if (!c->persisted) /* a hint: one too many in the journal does no harm */
+		t->added[t->n_added++] = c;
+	t->ext[t->exts++] = (struct extent){ .off = off, .chunk = c->info.chunk_id, .len = len };
+	return 0;
+}
+
+/* ---- one region ---- */
+
+static size_t zero_run(const char *p, size_t n)
+{
+	uint64_t first = 1;
+	size_t i = 0;
+
+	if (n >= sizeof(first))
+		memcpy(&first, p, sizeof(first));
+	if (!first) {
+		/* Overlapping compare: as long as each byte equals the one before it. */
+		while (i + 4096 <= n && !p[i] && !memcmp(p + i, p + i + 1, 4095))
+			i += 4096;
+		while (i < n && !p[i])
+			i++;
+	}
+	return i;
+}
+
+/* Cuts what the window holds into chunks. *ret_used: bytes done with. */
+static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, size_t len,
+		      bool last, size_t *ret_used)
+{
+	size_t at = 0;
+
+	while (at < len) {
+		size_t zeros = zero_run(t->window + at, len - at);
+		size_t n;
+		int r;
+
+		/* A hole ends at a multiple of 4, where chunks may begin. */
+		if (zeros < len - at || !last)
+			zeros &= ~(size_t)3;
+		if (zeros >= HOLE_MIN || (zeros && zeros == len - at)) {
+			at += zeros;
+			continue;
+		}
+		n = chunker_next(ck, t->window + at, len - at, last);
+		if (!n)
+			break;
+		r = add_chunk(t, off + at, t->window + at, n);
+		if (r)
+			return r;
+		at += n;
+	}
+	*ret_used = at;
+	return 0;
+}
+
+static int read_image(struct object *o, char *buf, size_t len, uint64_t off)
+{
+	size_t done = 0;
+	int fd;
+
+	pthread_mutex_lock(&o->mu);
+	fd = image_fd(o);
+	pthread_mutex_unlock(&o->mu);
+	while (fd >= 0 && done < len) {
+		ssize_t n = pread(fd, buf + done, len - done, off + done);
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n == 0) { /* it shrank; the settle is repeated or the tail cut */
+			memset(buf + done, 0, len - done);
+			break;
+		}
+		done += n > 0 ? n : 0;
+	}
+	return fd < 0 ? fd : 0;
+}
+
+/* Whole chunks are replaced, so a region may reach into blocks that are not in the image. */
+static int need_valid(struct settle *t, uint64_t off, size_t len)
+{
+	struct object *o = t->o;
+	int r;
+
+	if (!t->frozen)
+		pthread_rwlock_rdlock(&o->rw);
+	r = fill_blocks(o, off / OBJECT_BLOCK, object_blocks(off + len) - off / OBJECT_BLOCK);
+	if (!t->frozen)
+		pthread_rwlock_unlock(&o->rw);
+	return r;
+}
+
+static int settle_region(struct settle *t, const struct region *g)
+{
+	struct chunker ck = chunker_for(t->size);
+	uint64_t off = g->from;
+	size_t have = 0, used;
+	int r;
+
+	while (off < g->to) {
+		size_t want = WINDOW - have;
+		bool last;
+
+		if (want > g->to - off - have)
+			want = g->to - off - have;
+		last = off + have + want == g->to;
+		r = t->whole ? 0 : need_valid(t, off + have, want);
+		if (!r)
+			r = read_image(t->o, t->window + have, want, off + have);
+		if (!r)
+			r = cut_window(t, &ck, off, have + want, last, &used);
+		if (r)
+			return r;
+		atomic_fetch_add(&t->s->settled_total, used);
+		have = have + want - used;
+		memmove(t->window, t->window + used, have);
+		off += used;
+	}
+	return 0;
+}
+
+/* ---- what to settle ---- */
+
+static int add_region(struct settle *t, uint64_t from, uint64_t to)
+{
+	struct region *last = t->regions ? &t->region[t->regions - 1] : NULL;
+	int r;
+
+	if (to > t->size)
+		to = t->size;
+	if (from >= to)
+		return 0;
+	if (last && from <= last->to) {
+		if (to > last->to)
+			last->to = to;
+		return 0;
+	}
+	r = grow(&t->region, &t->region_cap, t->regions, sizeof(*t->region));
+	if (!r)
+		t->region[t->regions++] = (struct region){ from, to };
+	return r;
+}
+
+/* A run of dirty blocks, widened to the extents it touches, so that chunks are replaced whole. */
+static int add_dirty_run(struct settle *t, uint64_t from, uint64_t to)
+{
+	const struct extmap *m = t->o->under;
+	size_t i = extmap_find(m, from);
+
+	if (i < m->n && m->e[i].off < from)
+		from = m->e[i].off;
+	i = extmap_find(m, to - 1);
+	if (i < m->n && m->e[i].off < to && m->e[i].off + m->e[i].len > to)
+		to = m->e[i].off + m->e[i].len;
+	return add_region(t, from, to);
+}
+
+/* Takes down what is dirty; from here on writers note what they dirty again. mu held. */
+static int begin(struct settle *t)
+{
+	struct object *o = t->o;
+	uint64_t n, b = 0;
+	int r = 0;
+
+	t->regions = t->exts = 0;
+	if (o->hidden)
+		image_refresh(o);
+	t->size = o->size;
+	t->mtime = o->mtime;
+	t->gen = o->wgen;
+	t->whole = o->all_dirty;
+	t->epoch = o->hidden_epoch;
+	/* No writer is left and none can come unseen: what is copied from now on stays true. */
+	t->quiet = t->whole && !o->hidden && o->wfd < 0 && image_unused(o, true);
+	if (t->whole)
+		r = add_region(t, 0, t->size);
+	while (!t->whole && !r) {
+		b = blockmap_next(&o->dirty, b, object_blocks(t->size), true, &n);
+		if (!n)
+			break;
+		r = add_dirty_run(t, b * OBJECT_BLOCK, (b + n) * OBJECT_BLOCK);
+		b += n;
+	}
+	blockmap_done(&o->redirty);
+	o->settling = true;
+	o->cut_while_settling = false;
+	return r;
+}
+
+static struct extmap *new_map(struct settle *t)
+{
+	struct extmap *m = extmap_ref(t->o->under), *next;
+	size_t e = 0;
+
+	if (t->whole) {
+		next = extmap_replace(m, 0, UINT64_MAX, t->ext, t->exts, t->size);
+		extmap_unref(m);
+		return next;
+	}
+	for (size_t i = 0; m && i < t->regions; i++) {
+		size_t first = e;
+
+		while (e < t->exts && t->ext[e].off < t->region[i].to)
+			e++;
+		next = extmap_replace(m, t->region[i].from, t->region[i].to, t->ext + first,
+				      e - first, UINT64_MAX);
+		extmap_unref(m);
+		m = next;
+	}
+	return m;
+}
+
+/* mu held. 1: content was cut meanwhile, do it again. */
+static int install(struct settle *t)
+{
+	struct object *o = t->o;
+	uint64_t dirty = object_dirty_bytes(o);
+	bool all_dirty = o->all_dirty && !(t->quiet && o->hidden_epoch == t->epoch);
+	struct extmap *m;
+	int r;
+
+	if (o->cut_while_settling)
+		return 1;
+	m = new_map(t);
+	if (!m)
+		return -ENOMEM;
+	r = j_put_settled(o, t->added, t->n_added, m, t->size, &t->mtime, &o->redirty, all_dirty);
+	if (r) {
+		extmap_unref(m);
+		return r;
+	}
+	r = object_set_under(o, m);
+	if (r)
+		return r;
+	blockmap_done(&o->dirty);
+	o->dirty = o->redirty;
+	o->redirty = (struct blockmap){ 0 };
+	o->all_dirty = all_dirty;
+	o->sgen = t->gen;
+	object_set_snap(o, t->size, t->gen);
+	o->snap.mtime = t->mtime;
+	object_account(o, dirty);
+	return 0;
+}
+
+/* A mapping without a handle cannot be watched: settled again and again, ever more rarely. */
+static void plan_resettle(struct object *o)
+{
+	if (!o->all_dirty || o->hidden)
+		return;
+	o->resettle_s = o->resettle_s ? o->resettle_s * 2 : 5;
+	if (o->resettle_s > 60)
+		o->resettle_s = 60;
+	o->resettle_ms = now_ms() + o->resettle_s * 1000;
+}
+
+static void finish(struct settle *t, int err)
+{
+	struct object *o = t->o;
+
+	pthread_mutex_lock(&o->mu);
+	o->settling = false;
+	if (err)
+		blockmap_done(&o->redirty);
+	else
+		plan_resettle(o);
+	if (!err && o->image == IMAGE_COMPLETE && o->wgen == o->sgen && !o->dirty.set &&
+	    !o->all_dirty && !o->discarded)
+		image_mark_clean(o);
+	image_close_idle(o);
+	pthread_mutex_unlock(&o->mu);
+	for (size_t i = 0; i < t->n_held; i++)
+		chunk_put(t->s->chunks, t->held[i]);
+	t->n_held = t->n_added = 0;
+}
+
+static int settle_once(struct settle *t)
+{
+	struct object *o = t->o;
+	int r;
+
+	/* No writer is between marking a block and putting its bytes: from here on each one sees
+	 * that a settle is on and marks what it writes as dirty again. */
+	if (!t->frozen)
+		pthread_rwlock_rdlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	r = begin(t);
+	pthread_mutex_unlock(&o->mu);
+	if (!t->frozen)
+		pthread_rwlock_unlock(&o->rw);
+	for (size_t i = 0; i < t->regions && !r; i++)
+		r = settle_region(t, &t->region[i]);
+	/* A kill must not take what the journal is about to call settled. */
+	if (!r && t->n_added)
+		r = segset_flush(t->s->segs);
+	if (r == -EIO)
+		segments_failed(t->s);
+	if (!r) {
+		pthread_mutex_lock(&o->mu);
+		r = install(t);
+		pthread_mutex_unlock(&o->mu);
+	}
+	finish(t, r);
+	return r;
+}
+
+static int settle_buffers(struct settle *t)
+{
+	t->window = scratch_get(t->s);
+	if (!t->window)
+		return -ENOMEM;
+	t->encoded = t->window + WINDOW;
+	t->compare = t->encoded + CHUNK_MAX;
+	return 0;
+}
+
+static void settle_done(struct settle *t)
+{
+	scratch_put(t->s, t->window);
+	free(t->region);
+	free(t->ext);
+	free(t->added);
+	free(t->held);
+}
+
+int object_settle(struct object *o)
+{
+	struct settle t = { .o = o, .s = o->store };
+	int r = 0;
+
+	pthread_mutex_lock(&o->settle_lock);
+	if (object_is_dirty(o)) {
+		r = settle_buffers(&t);
+		for (int i = 0; !r; i++) {
+			/* Somebody who truncates all the time is made to wait in the end. */
+			t.frozen = i == RETRIES;
+			if (t.frozen)
+				pthread_rwlock_rdlock(&o->rw);
+			r = settle_once(&t);
+			if (t.frozen)
+				pthread_rwlock_unlock(&o->rw);
+			if (r <= 0)
+				break;
+			r = i == RETRIES ? -EAGAIN : 0;
+		}
+		settle_done(&t);
+		space_refresh(o->store);
+	}
+	pthread_mutex_unlock(&o->settle_lock);
+	if (o->store->opt.hooks.changed)
+		o->store->opt.hooks.changed(o->store->opt.hooks.arg, o->ino);
+	return r;
+}

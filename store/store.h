@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store: the tiers behind the files.
+ *
+ * The only header of store/ that other folders include. It offers four things:
+ *
+ *   store    an opened store directory with its run directory: tiers, budgets, counters
+ *   object   the bytes of one regular file, wherever they are: hot image, warm and cold chunks
+ *   meta     rows of meta.db: inodes, names, xattrs; read at any time, written in transactions
+ *   journal  the redo log in the run directory that makes an answered operation survive a kill
+ *
+ * store/ knows nothing of FUSE and nothing of paths: a file is its inode number. What must be told
+ * upwards goes through struct store_hooks.
+ *
+ * Errors are negative errno everywhere. Nothing here logs, except through the log hook.
+ */
+#ifndef KVFS_STORE_H
+#define KVFS_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+struct store;
+struct object;
+struct meta_txn;
+
+/* ---------------------------------------------------------------------------------------------
+ * store
+ */
+
+/* Called by store/ from its own threads and from within its functions, never with a lock of
+ * store/ held that an object_ or store_ function needs. */
+struct store_hooks {
+	void *arg;
+	/* One line of diagnosis, no newline. level is a syslog(3) priority. */
+	void (*log)(void *arg, int level, const char *line);
+	/* The stored size (st_blocks) or tier of a file changed: tell the kernel, later. */
+	void (*changed)(void *arg, uint64_t ino);
+	/* Dirty bytes press on a budget: settle and commit soon. May be called often. */
+	void (*pressure)(void *arg);
+};
+
+struct store_options {
+	const char *path;     /* the store directory; created when missing */
+	const char *rundir;   /* NULL: chosen from the store's path and the caller's rights */
+	uint64_t hot_bytes;   /* budget of the hot tier; 0: half of the machine's memory */
+	uint64_t warm_bytes;  /* budget of the warm tier; 0: an eighth of the machine's memory */
+	unsigned idle_s;      /* a hot file not used for so long goes warm */
+	unsigned open_wait_ms; /* an open may wait so long for its fill */
+	bool read_only;       /* nothing is written, neither store nor run directory */
+	struct store_hooks hooks;
+};
+
+/* Why store_open failed, for the user: names the file, what is wrong and what to do. */
+struct store_error {
+	char text[512];
+};
+
+/*
+ * Opens (creates) the store, takes its lock, mounts the tmpfs of the run directory where allowed,
+ * loads the chunk table and replays what store/ itself wrote to the journal: chunks, extents,
+ * images. Records of the namespace are kept for journal_replay(). Starts no thread that touches
+ * objects before store_start().
+ *
+ * -EBUSY: another daemon holds the store. -EMEDIUMTYPE: not a store, or of a newer format.
+ * -EUCLEAN: damaged. On failure *ret is untouched and err says why in one line.
+ */
+int store_open(const struct store_options *opt, struct store **ret, struct store_error *err);
+
+/* Starts the tier manager and the fill workers. To be called once the namespace is recovered. */
+int store_start(struct store *s);
+
+/*
+ * Stops the threads and frees everything. Durable state is what commits made so; a caller that
+ * wants all of it durable settles and commits before. With clean true the run directory is
+ * emptied and its tmpfs unmounted, unless an image is still open or mapped by somebody.
+ */
+void store_close(struct store *s, bool clean);
+
+struct store_tier {
+	uint64_t bytes;  /* occupied now: hot in image blocks, warm and cold in encoded bytes */
+	uint64_t budget; /* 0 for cold */
+	uint64_t files;  /* hot: images; warm: files wholly warm is not tracked: always 0 */
+};
+
+struct store_status {
+	const char *path;
+	const char *rundir;
+	char uuid[37];
+	struct store_tier hot, warm, cold;
+	uint64_t logical_bytes;   /* sum of the extents of all committed files, holes not counted */
+	uint64_t unique_bytes;    /* raw bytes of distinct chunks */
+	uint64_t stored_bytes;    /* encoded bytes of distinct chunks, record headers included */
+	uint64_t chunks;
+	uint64_t segments;
+	uint64_t dirty_bytes;     /* in images, not yet in a segment */
+	uint64_t pinned_bytes;    /* of images that openers or mappings hold */
+	uint64_t settled_bytes_total; /* counters since mount */
+	uint64_t filled_bytes_total;
+	uint64_t dedup_bytes_total;
+	uint64_t damaged_reads_total; /* EIO answers */
+	uint64_t evicted_files_total;
+	bool direct_io;           /* segments are written with O_DIRECT */
+	bool io_uring;
+	bool huge_pages;          /* the run directory's tmpfs has them */
+	bool own_tmpfs;           /* the run directory is a tmpfs of our own */
+	bool read_only;
+};
+void store_status(struct store *s, struct store_status *ret);
+
+/* Free space of the file system under the store, for statfs(2), less what dirty bytes have
+ * reserved. */
+struct statvfs;
+int store_statvfs(struct store *s, struct statvfs *ret);
+
+const char *store_rundir(const struct store *s);
+
+/* True while passthrough openers may be let in for writing: the pool has room for at least want
+ * bytes and the store for every byte that could become dirty. */
+bool store_admits_writer(struct store *s, uint64_t want);
+
+/* Makes every byte appended to segments so far durable. */
+int store_sync_data(struct store *s);
+
+/* ---------------------------------------------------------------------------------------------
+ * object: the bytes of a regular file
+ *
+ * An object holds a settled part (extents over chunks) and, when hot, an image in the run
+ * directory with a map of valid and dirty blocks of OBJECT_BLOCK bytes. Any thread may call any
+ * function; an object locks itself. A caller holds a reference.
+ *
+ * Generations: every content change raises the object's write generation. object_settle() brings
+ * the settled generation up to what the write generation was when it began. Passthrough writers
+ * change content unseen, so while one may exist (object_write_begin(..., true) without its end,
+ * or a mapping found by the lease probe) the object counts as dirty and each settle reads it whole.
+ */
+#define OBJECT_BLOCK 65536u
+
+enum object_tier { TIER_HOT, TIER_WARM, TIER_COLD };
+const char *tier_name(enum object_tier t);
+
+struct object_stat {
+	uint64_t size;
+	struct timespec mtime, ctime; /* of the last content change; {0,0} when nothing newer than
+	                                 what object_set_times() said */
+	uint64_t stored;      /* encoded bytes of the chunks, in full for each use, plus raw bytes of
+	                         dirty blocks */
+	uint64_t dirty;       /* bytes not settled */
+	enum object_tier tier;
+	bool partial;         /* has an image that is not complete */
+	bool writer;          /* a passthrough writer may exist */
+	uint64_t wgen, sgen;  /* write and settled generation */
+	uint64_t load_us;     /* estimate: time to fill the image now */
+};
+
+/* A new, empty object for a file just created; tenant is the dedup domain (the owner's uid).
+ * Counts as dirty until settled once. */
+int object_create(struct store *s, uint64_t ino, uint32_t tenant, struct object **ret);
+
+/* The object of an existing file: from memory, else its extents are read from meta.db. */
+int object_get(struct store *s, uint64_t ino, uint32_t tenant, struct object **ret);
+void object_ref(struct object *o);
+/* Drops a reference; NULL is fine. Objects with images or dirty bytes stay in memory. */
+void object_unref(struct object *o);
+uint64_t object_ino(const struct object *o);
+
+/* Never blocks on I/O to the store. With a passthrough writer the size and mtime come from the
+ * image. */
+int object_stat(struct object *o, struct object_stat *ret);
+
+/* utimensat and chown: mtime as the file system knows it, put on the image, so that a later
+ * passthrough write is seen as newer. */
+int object_set_mtime(struct object *o, const struct timespec *mtime);
+void object_set_tenant(struct object *o, uint32_t tenant);
+
+/* Daemon-mode data paths. Return bytes done, short only at end of file (read), or an errno:
+ * -EIO damaged chunk in the range, -ENOSPC store or pool full. Writes extend the file. */
+ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off);
+ssize_t object_write(struct object *o, const void *buf, size_t len, uint64_t off);
+/* At the end of the file, atomically. *ret_off: where the bytes went. */
+ssize_t object_append(struct object *o, const void *buf, size_t len, uint64_t *ret_off);
+int object_truncate(struct object *o, uint64_t size);
+/* mode as fallocate(2): 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; others
+ * -EOPNOTSUPP. */
+int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len);
+/* SEEK_DATA, SEEK_HOLE: the offset, or -ENXIO. */
+int64_t object_seek(struct object *o, uint64_t off, int whence);
+
+/*
+ * For opens. object_image_prepare() brings the object to a complete image if it can within
+ * open_wait (or at once with create_empty for O_CREAT/O_TRUNC) and returns 1 when complete, 0 when
+ * it stays partial or imageless (serve it by object_read), negative on error other than damage.
+ */
+int object_image_prepare(struct object *o, bool create_empty);
+/* Starts filling in the background, in file order; returns at once. */
+int object_prefetch(struct object *o);
+/* A new O_RDONLY descriptor of the complete image, to register as a backing file; -ENODATA when
+ * there is no complete image. The caller closes it. */
+int object_image_open(struct object *o);
+/* The backing file made from it is closed: to be called once for each success of the above. */
+void object_image_close(struct object *o);
+
+/*
+ * Handles. A handle is begun before the open is answered and ended at its RELEASE. While handles
+ * exist the image is not evicted. write: the handle may write; hidden: it can write (or map
+ * writable) without the daemon seeing it, so the whole image counts as dirty from now on until a
+ * settle finds no writer left. The loss of the image's clean mark is recorded before return.
+ * object_handle_end() of the last handle gives the image's unused tail back and probes.
+ */
+int object_handle_begin(struct object *o, bool write, bool hidden);
+void object_handle_end(struct object *o, bool write, bool hidden);
+
+/*
+ * Settles: afterwards sgen >= wgen at entry, or an errno: -ENOSPC, -EIO. The bytes are in
+ * segments, not yet durable (store_sync_data) nor named by meta.db (meta_put_file).
+ * frozen: no write(2) can run now (inside FSYNC).
+ */
+int object_settle(struct object *o);
+
+/* True if there is anything object_settle() would do. */
+bool object_is_dirty(struct object *o);
+
+/* Drops the image (and with TIER_COLD the warm chunks only this file uses). The object must be
+ * settled: -EAGAIN when it is dirty; -EBUSY when handles or mappings hold the image. */
+int object_evict(struct object *o, enum object_tier to);
+
+/* The file is gone (no name, no handle): image, extents and dirty bytes are dropped. The chunks
+ * go when a transaction that deleted the row is durable. */
+void object_discard(struct object *o);
+
+/* Calls fn for every object in memory that is dirty, least recently written first, without locks
+ * held; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
+ * open, that were dirtied) at least so many seconds ago; dirtied by a mapping counts as closed.
+ * include_open: also those with open writers. */
+int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
+		    int (*fn)(void *arg, struct object *o), void *arg);
+
+/* ---------------------------------------------------------------------------------------------
+ * meta: rows of meta.db
+ */
+struct meta_inode {
+	uint64_t ino;
+	uint32_t mode; /* type and permissions */
+	uint32_t uid, gid;
+	uint32_t nlink;
+	uint32_t rdev;
+	uint32_t flags; /* META_PIN */
+	uint64_t size;  /* directories: 0; symlinks: length of the target */
+	struct timespec atime, mtime, ctime, btime;
+	char *target;   /* symlinks: owned by the struct, freed by meta_inode_done(); else NULL */
+};
+#define META_PIN 1u
+void meta_inode_done(struct meta_inode *i);
+
+struct meta_dentry {
+	uint64_t id; /* grows with every name made; the readdir cookie */
+	uint64_t parent;
+	uint64_t ino;
+	uint32_t mode;    /* type bits of the inode */
+	const char *name; /* NUL-terminated, any other byte but '/' */
+};
+
+/* Reads see committed rows only. Safe from any thread (one reader connection a thread or a pool).
+ * -ENOENT when there is no such row. */
+int meta_get_inode(struct store *s, uint64_t ino, struct meta_inode *ret);
+int meta_lookup(struct store *s, uint64_t parent, const char *name, struct meta_dentry *ret);
+/* Names of a directory in order of id, from the first id > after; fn returns non-zero to stop,
+ * which is returned. The dentry is valid during the call only. */
+int meta_list(struct store *s, uint64_t parent, uint64_t after,
+	      int (*fn)(void *arg, const struct meta_dentry *d), void *arg);
+int meta_get_xattrs(struct store *s, uint64_t ino,
+		    int (*fn)(void *arg, const char *name, const void *value, size_t len), void *arg);
+uint64_t meta_max_ino(struct store *s);       /* the highest ino ever committed or reserved */
+uint64_t meta_max_dentry_id(struct store *s); /* likewise */
+uint64_t meta_count_inodes(struct store *s);
+
+/*
+ * One transaction at a time; begin waits for the other. meta_commit(durable): when it returns 0
+ * and durable was true, this and all earlier transactions survive power loss. The caller has
+ * made the data durable (store_sync_data) after the last object_settle() of a file it puts.
+ * meta_abort rolls back, in memory too. A failed commit is rolled back: -ENOSPC, -EIO.
+ */
+int meta_begin(struct store *s, struct meta_txn **ret);
+int meta_put_inode(struct meta_txn *t, const struct meta_inode *i);
+/* As meta_put_inode, and the object's settled extents with it, with the size they belong to.
+ * *ret_gen: the settled generation that was written. */
+int meta_put_file(struct meta_txn *t, const struct meta_inode *i, struct object *o,
+		  uint64_t *ret_gen);
+/* Removes the inode, its xattrs and, for a file, its extents. */
+int meta_del_inode(struct meta_txn *t, uint64_t ino);
+int meta_put_dentry(struct meta_txn *t, const struct meta_dentry *d); /* replaces (parent, name) */
+int meta_del_dentry(struct meta_txn *t, uint64_t parent, const char *name);
+int meta_put_xattr(struct meta_txn *t, uint64_t ino, const char *name, const void *v, size_t len);
+int meta_del_xattr(struct meta_txn *t, uint64_t ino, const char *name);
+int meta_commit(struct meta_txn *t, bool durable);
+void meta_abort(struct meta_txn *t);
+
+/* ---------------------------------------------------------------------------------------------
+ * journal
+ *
+ * Records are after-images: "this name is now that inode", "this inode now has these attributes".
+ * Replaying them all, in order, over any committed state that is older than the last of them gives
+ * the state at the kill, so a record may stay in the journal after its content was committed.
+ * A group is applied whole or not at all. Appending costs a memcpy under a lock.
+ */
+#define JOURNAL_NAMESPACE 64u /* types from here on belong to fs/; below, to store/ */
+
+struct journal_record {
+	uint32_t type;
+	uint32_t len;
+	const void *data;
+};
+
+/* -ENOSPC when it is full even after a checkpoint; -EROFS when mounted read-only. */
+int journal_append(struct store *s, const struct journal_record *rec, unsigned n);
+
+/* Hands every namespace record left by a killed daemon to fn, in order. To be called once, between
+ * store_open and store_start. Group borders: fn is called with rec NULL after each group. */
+int journal_replay(struct store *s, int (*fn)(void *arg, const struct journal_record *rec),
+		   void *arg);
+
+/* True when the journal holds so much that a checkpoint is worth it. */
+bool journal_wants_checkpoint(struct store *s);
+
+/*
+ * Rewrites the journal to what is still needed: store/ writes its own records, then fn is called to
+ * write those of the namespace with journal_checkpoint_append(). The caller keeps its namespace
+ * from changing meanwhile. The old journal stays until the new one is whole.
+ */
+struct journal_checkpoint;
+int journal_checkpoint(struct store *s, int (*fn)(void *arg, struct journal_checkpoint *c),
+		       void *arg);
+int journal_checkpoint_append(struct journal_checkpoint *c, const struct journal_record *rec,
+			      unsigned n);
+
+#endif

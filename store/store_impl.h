@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the sources of store/ share: the store, the object, and the small modules between them.
+ *
+ * Lock order, outermost first:
+ *   object.settle_lock   one settle of an object at a time
+ *   object.rw            content: shared to read it, exclusive to change it or to drop the image
+ *   object.mu            the object's fields and block maps
+ *   store.objects_lock   the table and the lists of objects
+ *   chunk table, journal, space: leaves
+ * The lock of the metadata writer is taken before object.mu and never while it is held.
+ */
+#ifndef STORE_STORE_IMPL_H
+#define STORE_STORE_IMPL_H
+
+#include "store/chunk.h"
+#include "store/journal.h"
+#include "store/meta.h"
+#include "store/store.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+/* An add that finds no memory leaves hh.tbl NULL instead of ending the process. */
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+/* ---- blockmap: a bit for each OBJECT_BLOCK bytes of a file; bits past the end are 0 ---- */
+struct blockmap {
+	uint64_t *word;
+	uint64_t words;
+	uint64_t set; /* bits set */
+};
+int blockmap_set(struct blockmap *b, uint64_t first, uint64_t count); /* grows; -ENOMEM */
+void blockmap_clear(struct blockmap *b, uint64_t first, uint64_t count);
+bool blockmap_get(const struct blockmap *b, uint64_t block);
+/* The next run of bits that are set (value) or clear, from block on and below end: its first block;
+ * *ret_count its length, 0 when there is none. */
+uint64_t blockmap_next(const struct blockmap *b, uint64_t block, uint64_t end, bool value,
+		       uint64_t *ret_count);
+void blockmap_done(struct blockmap *b); /* frees and empties */
+
+enum image_state { IMAGE_NONE, IMAGE_PARTIAL, IMAGE_COMPLETE };
+
+/* What a transaction writes for a file: its content as of the last settle. */
+struct snapshot {
+	struct extmap *map;
+	uint64_t size;
+	struct timespec mtime;
+	uint64_t gen;
+};
+
+struct object {
+	/* constant */
+	struct store *store;
+	uint64_t ino;
+
+	/* store.objects_lock */
+	UT_hash_handle hh;
+	TAILQ_ENTRY(object) lru; /* while there is an image; oldest first */
+	unsigned refs;
+	bool in_lru;
+
+	pthread_mutex_t settle_lock;
+	pthread_rwlock_t rw;
+	pthread_mutex_t mu;
+	pthread_cond_t filled; /* blocks came out of filling */
+
+	/* mu from here on */
+	uint32_t tenant;
+	enum image_state image;
+	int fd;   /* O_RDONLY of the image, -1 when not open */
+	int wfd;  /* O_RDWR, while daemon-mode writers or a fill need it */
+	unsigned wfd_users;
+	uint64_t size;
+	struct timespec mtime; /* of the last content change; tv_nsec -1: none known */
+	struct timespec image_mtime; /* what the image showed when content was last known: a newer
+	                                one means a passthrough write */
+	struct extmap *under;  /* the settled content beneath the image; holes where it was cut */
+	uint64_t under_stored; /* its encoded bytes */
+	struct snapshot snap;
+	struct extmap *db;     /* what meta.db holds; metadata writer's lock */
+	uint64_t db_gen;
+	struct blockmap valid, filling, dirty, redirty;
+	bool all_dirty;        /* somebody may have written unseen: the whole image is dirty */
+	uint32_t hidden_epoch; /* raised by each open of a hidden writer */
+	bool settling;
+	bool cut_while_settling;
+	bool discarded;
+	bool clean_mark;       /* the image carries the xattr */
+	uint64_t wgen, sgen;
+	unsigned handles, writers, hidden;
+	unsigned backed;       /* descriptors given out as backing files: the kernel reads the image */
+	uint64_t blocks;       /* real bytes of the image, as last seen */
+	int64_t last_use_ms, last_close_ms, dirty_since_ms; /* CLOCK_MONOTONIC */
+	int64_t resettle_ms;   /* a mapping without handle: not settled again before */
+	unsigned resettle_s;
+	int fill_error;
+	bool fill_queued;
+};
+
+struct fill_pool;
+struct undo;
+struct found;
+struct scratch;
+
+/* A record of the namespace; all zero: the end of a group. */
+struct saved_record {
+	struct journal_record rec;
+	void *copy;
+};
+
+struct store {
+	char *path, *rundir;
+	struct store_options opt;
+	int lock_fd, dir_fd, seg_fd, run_fd, img_fd;
+	bool own_tmpfs, huge_pages, read_only;
+	uint64_t run_overhead; /* bytes of the run directory's tmpfs that are not images */
+	const struct io_ops *io;
+	struct meta *meta;
+	struct segset *segs;
+	struct chunk_table *chunks;
+	struct journal *journal;
+	struct scratch *scratch;
+
+	pthread_mutex_t objects_lock;
+	struct object *objects; /* uthash by ino */
+	TAILQ_HEAD(object_list, object) lru;
+
+	struct fill_pool *fill;
+	pthread_t tier_thread;
+	bool started, stopping;
+	pthread_mutex_t tier_lock;
+	pthread_cond_t tier_wake;
+
+	/* space.c */
+	pthread_mutex_t space_lock;
+	uint64_t free_cached;
+	int64_t free_at_ms;
+	uint64_t slack;
+	atomic_uint_fast64_t dirty_bytes;
+	atomic_uint_fast64_t image_bytes; /* sum of object.blocks */
+	atomic_uint_fast64_t images;
+	atomic_uint_fast64_t hidden_writers;
+
+	/* segments: live bytes, seglive.c */
+	pthread_mutex_t seg_lock;
+	struct seg_live *seg_live;
+	size_t seg_live_n;
+
+	/* refs.c: what a transaction changed in memory; the metadata writer's lock */
+	struct undo *undo;
+	size_t undo_n, undo_cap;
+
+	/* rate estimate, bytes a second, fill.c */
+	atomic_uint_fast64_t fill_rate;
+
+	atomic_uint_fast64_t settled_total, filled_total, dedup_total, damaged_total, evicted_total;
+
+	/* records of the namespace found in the journal, until journal_replay() */
+	struct saved_record *saved;
+	size_t saved_n, saved_cap;
+	struct found *found; /* recover.c, while replaying */
+};
+
+int64_t now_ms(void);
+void store_log(struct store *s, int level, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* ---- scratch.c: private buffers of SCRATCH_SIZE bytes, uncleared ---- */
+#define SCRATCH_SIZE (5u << 20)
+struct scratch *scratch_new(void);
+void scratch_free(struct scratch *p);
+void *scratch_get(struct store *s); /* NULL when out of memory */
+void scratch_put(struct store *s, void *buf);
+
+/* ---- rundir.c: the run directory and its tmpfs ---- */
+int rundir_open(struct store *s, struct store_error *err);
+void rundir_close(struct store *s, bool clean);
+
+/* ---- space.c: room in the store for what is dirty ---- */
+/* Room for len more dirty bytes; -ENOSPC. */
+int space_reserve(struct store *s, uint64_t len);
+void space_refresh(struct store *s); /* something was freed or written: ask the file system again */
+uint64_t space_free(struct store *s);
+
+/* ---- pool.c: the budget of the hot tier ---- */
+uint64_t pool_used(struct store *s);
+/* Makes room for want bytes: evicts idle images, then settles; self may be NULL or an object whose
+ * rw the caller does not hold. -ENOSPC when nothing more can go. */
+int pool_make_room(struct store *s, uint64_t want, struct object *self);
+int tier_start(struct store *s);
+void tier_stop(struct store *s);
+/* Deletes the rows of dead chunks durably and gives their bytes back. Returns chunks done. */
+int reap_dead(struct store *s, size_t max);
+
+/* ---- seglive.c: live bytes of each segment ---- */
+int seglive_add(struct store *s, uint32_t segment, int64_t bytes);
+uint64_t seglive_get(struct store *s, uint32_t segment);
+/* The segments touched by appends since the last call, for meta_put_segment. */
+size_t seglive_segments(struct store *s, uint32_t *ret, size_t max);
+size_t seglive_count(struct store *s);
+bool seglive_gone(struct store *s, uint32_t segment);
+void seglive_forget(struct store *s, uint32_t segment);
+void seglive_free(struct store *s);
+
+/* ---- image.c: the image file; object.mu held unless said otherwise ---- */
+void image_name(uint64_t ino, char ret[32]);
+int image_create(struct object *o, enum image_state state, uint64_t size);
+int image_open(struct object *o, int flags); /* a new descriptor, the caller's */
+int image_fd(struct object *o);   /* opens when needed; the descriptor stays the object's */
+int image_wfd_get(struct object *o); /* a writable descriptor with a user count */
+void image_wfd_put(struct object *o);
+void image_close_idle(struct object *o); /* closes both when nobody uses them */
+void image_drop(struct object *o);       /* unlinks; the object has no image afterwards */
+void image_mark_clean(struct object *o);
+void image_unmark(struct object *o);
+bool image_is_marked(int fd, const struct extmap *map, uint64_t size);
+/* The lease probe: true when nobody but the daemon has the image open or mapped (writable). */
+bool image_unused(struct object *o, bool by_writers_only);
+void image_update_blocks(struct object *o, const uint64_t *bytes);
+void image_refresh(struct object *o); /* size, mtime and blocks from the file */
+void image_punch_tail(struct object *o);
+void image_restore_mtime(struct object *o);
+uint64_t object_blocks(uint64_t size); /* blocks of a file of that size */
+
+/* ---- fill.c: cold and warm to hot ---- */
+/* Makes blocks [first, first + count) valid, waiting for whoever fills them already. rw held. */
+int fill_blocks(struct object *o, uint64_t first, uint64_t count);
+/* Reads [off, off+len) of the extents, not of the image, into buf; holes are zeros. mu not held. */
+int fill_read_extents(struct object *o, void *buf, size_t len, uint64_t off);
+int fill_whole(struct object *o); /* every block, in file order; rw not held */
+int fill_start(struct store *s);
+void fill_stop(struct store *s);
+void fill_enqueue(struct object *o);
+uint64_t fill_estimate_us(struct object *o); /* mu held */
+
+/* ---- object.c ---- */
+void object_destroy(struct object *o); /* frees; not from the table */
+void object_dirty_begin(struct object *o); /* mu held: content is about to change */
+void object_account(struct object *o, uint64_t dirty_before); /* mu held: dirty_bytes moved */
+uint64_t object_dirty_bytes(const struct object *o); /* mu held */
+/* Replaces under (takes m over), with chunk references kept; mu held. */
+int object_set_under(struct object *o, struct extmap *m);
+void object_set_snap(struct object *o, uint64_t size, uint64_t gen);
+struct object *object_find(struct store *s, uint64_t ino); /* in memory only, with a reference */
+void object_touch(struct object *o);
+void object_lru_add(struct object *o);
+void object_lru_remove(struct object *o);
+/* Snapshot of the LRU, oldest first, with references; freed with object_list_free. */
+struct object **object_list(struct store *s, size_t *ret_n);
+void object_list_free(struct object **v, size_t n);
+
+/* ---- sync.c ---- */
+/* The appender failed: what was settled and is not durable must be settled again. */
+void segments_failed(struct store *s);
+
+/* ---- recover.c: records of store/ in the journal ---- */
+enum {
+	J_CHUNK = 1,   /* struct j_chunk */
+	J_SETTLED = 2, /* struct j_settled, packed extents */
+	J_IMAGE = 3,   /* struct j_image: an image begins; forgets earlier dirty blocks */
+	J_DIRTY = 4,   /* struct j_range, in blocks */
+	J_CLEAN = 5,   /* struct j_range, in blocks; count 0: everything */
+	J_CUT = 6,     /* struct j_range, in bytes: the settled content has a hole there now */
+	J_DISCARD = 7, /* struct j_range: ino only */
+};
+struct j_chunk {
+	uint64_t id, hash_lo, hash_hi;
+	uint32_t tenant, raw_len, stored_len, segment, offset;
+	uint8_t codec, params[CODEC_PARAMS], pad[3];
+};
+struct j_settled {
+	uint64_t ino, size;
+	int64_t mtime_s, mtime_ns;
+	uint32_t tenant, pad;
+};
+struct j_image {
+	uint64_t ino;
+	uint32_t tenant;
+	uint32_t flags;
+};
+#define J_IMAGE_COMPLETE 1u
+#define J_IMAGE_ALL_DIRTY 2u
+struct j_range {
+	uint64_t ino, first, count;
+};
+int j_put_image(struct object *o);
+int j_put_range(struct store *s, uint32_t type, uint64_t ino, uint64_t first, uint64_t count);
+/* One group: the new chunks, the settled map, and what is dirty still. mu held. */
+int j_put_settled(struct object *o, struct chunk *const *chunks, size_t n, const struct extmap *m,
+		  uint64_t size, const struct timespec *mtime, const struct blockmap *dirty,
+		  bool all_dirty);
+/* What the journal must say of o after a checkpoint: to the new one. mu held. */
+int j_checkpoint_object(struct object *o);
+int recover_record(void *store, const struct journal_record *rec);
+int recover_finish(struct store *s);
+int recover_checkpoint(struct store *s);
+
+#endif

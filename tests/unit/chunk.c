@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The chunk table: references, death and revival, tenants, the warm tier's budget. */
+#include "store/chunk.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct chunk_table *t;
+
+static void setup(void)
+{
+	cr_assert_eq(chunk_table_new(10000, &t), 0);
+}
+
+static void teardown(void)
+{
+	chunk_table_free(t);
+}
+
+TestSuite(chunk, .init = setup, .fini = teardown);
+
+static struct chunk *add(uint32_t tenant, uint64_t hash, uint32_t len)
+{
+	struct record_info info = { .chunk_id = chunk_next_id(t), .hash = { hash, 7 },
+				    .tenant = tenant, .raw_len = len, .stored_len = len };
+	struct chunk *c = chunk_add(t, &info, (struct segment_loc){ 1, (uint32_t)info.chunk_id });
+
+	cr_assert_not_null(c);
+	return c;
+}
+
+Test(chunk, is_found_by_its_tenant_only)
+{
+	struct chunk *c = add(1, 42, 100), *f;
+
+	f = chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, NULL);
+	cr_assert_eq(f, c);
+	cr_assert_null(chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, f));
+	cr_assert_null(chunk_find(t, 2, (struct hash128){ 42, 7 }, 100, NULL));
+	cr_assert_null(chunk_find(t, 1, (struct hash128){ 42, 8 }, 100, NULL));
+	cr_assert_null(chunk_find(t, 1, (struct hash128){ 42, 7 }, 99, NULL));
+	chunk_put(t, c);
+}
+
+/* Equal hashes, different bytes: every candidate is offered, once. */
+Test(chunk, all_candidates_of_a_collision_are_offered)
+{
+	struct chunk *v[5], *c = NULL;
+	unsigned seen = 0;
+
+	for (int i = 0; i < 5; i++)
+		v[i] = add(1, 42, 100);
+	while ((c = chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, c)))
+		for (int i = 0; i < 5; i++)
+			if (v[i] == c) {
+				cr_assert(!(seen & 1u << i));
+				seen |= 1u << i;
+			}
+	cr_assert_eq(seen, 31);
+}
+
+Test(chunk, dies_without_references_and_revives_when_found)
+{
+	struct chunk *c = add(1, 42, 100), *dead[4];
+	struct chunk_totals n;
+	uint64_t id = c->info.chunk_id;
+
+	chunk_put(t, c);
+	cr_assert(chunk_any_dead(t));
+	chunk_table_totals(t, &n);
+	cr_assert_eq(n.chunks, 0);
+	c = chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, NULL);
+	cr_assert_not_null(c);
+	cr_assert(!chunk_any_dead(t));
+	chunk_table_totals(t, &n);
+	cr_assert_eq(n.unique_bytes, 100);
+	chunk_put(t, c);
+	cr_assert_eq(chunk_reap(t, dead, 4), 1);
+	cr_assert_null(chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, NULL), "being deleted");
+	cr_assert_null(chunk_get(t, id));
+	chunk_reap_done(t, dead, 1, false);
+	cr_assert_eq(chunk_reap(t, dead, 4), 1, "dead again after a transaction that failed");
+	chunk_reap_done(t, dead, 1, true);
+	cr_assert(!chunk_any_dead(t));
+	cr_assert_null(chunk_get(t, id));
+}
+
+Test(chunk, committed_references_keep_it)
+{
+	struct chunk *c = add(1, 42, 100);
+	struct meta_chunk row;
+	uint64_t id = c->info.chunk_id;
+
+	cr_assert_eq(chunk_db_add(t, id, 1, &row), 1, "the whole row at first");
+	cr_assert_eq(row.refs, 1);
+	cr_assert_eq(chunk_db_add(t, id, 1, &row), 2);
+	cr_assert_eq(row.refs, 2);
+	chunk_put(t, c);
+	cr_assert(!chunk_any_dead(t));
+	chunk_db_undo(t, id, 1, false);
+	chunk_db_undo(t, id, 1, true);
+	cr_assert(chunk_any_dead(t));
+}
+
+Test(chunk, many)
+{
+	enum { N = 20000 };
+	uint64_t *id = calloc(N, sizeof(*id));
+	struct chunk **dead = calloc(N, sizeof(*dead));
+
+	for (int i = 0; i < N; i++)
+		id[i] = add(1, i * 977, 50)->info.chunk_id;
+	for (int i = 0; i < N; i += 2) {
+		struct chunk *c = chunk_get(t, id[i]);
+
+		chunk_put(t, c);
+		chunk_put(t, c);
+	}
+	cr_assert_eq(chunk_reap(t, dead, N), N / 2);
+	chunk_reap_done(t, dead, N / 2, true);
+	for (int i = 0; i < N; i++) {
+		struct chunk *c = chunk_get(t, id[i]);
+
+		cr_assert_eq(c != NULL, i % 2);
+		if (c)
+			chunk_put(t, c);
+	}
+	free(id);
+	free(dead);
+}
+
+Test(chunk, warm_keeps_its_budget)
+{
+	char payload[3000], got[3000];
+	struct chunk *v[5];
+	struct chunk_totals n;
+
+	for (int i = 0; i < 5; i++) {
+		v[i] = add(1, i, sizeof(payload));
+		memset(payload, i, sizeof(payload));
+		cr_assert(warm_put(t, v[i], payload));
+	}
+	chunk_table_totals(t, &n);
+	cr_assert_eq(n.warm_bytes, 9000);
+	cr_assert(!warm_get(t, v[0], got), "the oldest went");
+	cr_assert(!warm_get(t, v[1], got));
+	cr_assert(warm_get(t, v[2], got));
+	cr_assert_eq(got[1234], 2);
+	v[0] = add(1, 99, 10001);
+	cr_assert(!warm_put(t, v[0], payload), "larger than the budget");
+}

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Objects over a real store directory: data paths, settle, evict, fill, and recovery after a stop
+ * that flushed nothing, which is what a kill leaves behind. */
+#include "store/store.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char base[64], store_path[96], run_path[96];
+static struct store *s;
+
+static void open_store(uint64_t hot)
+{
+	struct store_options opt = { .path = store_path, .rundir = run_path, .hot_bytes = hot,
+				     .warm_bytes = 32u << 20 };
+	struct store_error err;
+	int r = store_open(&opt, &s, &err);
+
+	cr_assert_eq(r, 0, "%s", err.text);
+	cr_assert_eq(store_start(s), 0);
+}
+
+static void setup(void)
+{
+	snprintf(base, sizeof(base), "%s/kvfs-unit-XXXXXX", getenv("TMPDIR") ?: "/tmp");
+	cr_assert(mkdtemp(base));
+	snprintf(store_path, sizeof(store_path), "%s/store", base);
+	snprintf(run_path, sizeof(run_path), "%s/run", base);
+	open_store(256u << 20);
+}
+
+static void teardown(void)
+{
+	char cmd[256];
+
+	store_close(s, true);
+	snprintf(cmd, sizeof(cmd), "umount -l %s 2>/dev/null; rm -rf %s", run_path, base);
+	if (system(cmd))
+		fprintf(stderr, "%s: cannot be removed\n", base);
+}
+
+TestSuite(object, .init = setup, .fini = teardown, .timeout = 120);
+
+/* A stop that settles, syncs and tidies nothing. */
+static void killed(uint64_t hot)
+{
+	store_close(s, false);
+	open_store(hot);
+}
+
+static void fill_random(void *buf, size_t len, uint64_t seed)
+{
+	uint64_t x = seed * 2654435761u + 88172645463325252ull;
+
+	for (size_t i = 0; i < len / 8; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		memcpy((char *)buf + i * 8, &x, 8);
+	}
+}
+
+static struct object *new_file(uint64_t ino)
+{
+	struct object *o;
+
+	cr_assert_eq(object_create(s, ino, 0, &o), 0);
+	return o;
+}
+
+static void commit(struct object *o)
+{
+	struct meta_inode i = { .ino = object_ino(o), .mode = S_IFREG | 0600, .nlink = 1 };
+	struct meta_txn *t;
+	uint64_t gen;
+
+	cr_assert_eq(store_sync_data(s), 0);
+	cr_assert_eq(meta_begin(s, &t), 0);
+	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
+	cr_assert_eq(meta_commit(t, true), 0);
+}
+
+static void expect(struct object *o, const void *want, size_t len)
+{
+	char *got = malloc(len + 1);
+	size_t off = 0;
+
+	while (off < len + 1) {
+		ssize_t n = object_read(o, got + off, len + 1 - off, off);
+
+		cr_assert_geq(n, 0, "read at %zu: %s", off, strerror(-n));
+		if (n == 0)
+			break;
+		off += n;
+	}
+	cr_assert_eq(off, len);
+	for (size_t i = 0; i < len; i++)
+		cr_assert_eq(got[i], ((const char *)want)[i], "byte %zu of %zu", i, len);
+	free(got);
+}
+
+Test(object, write_settle_evict_read)
+{
+	size_t len = (5u << 20) + 123;
+	char *data = calloc(1, len + 8);
+	struct object *o = new_file(100);
+	struct object_stat st;
+
+	fill_random(data, len, 1);
+	cr_assert_eq(object_write(o, data, len, 0), (ssize_t)len);
+	expect(o, data, len);
+	cr_assert(object_is_dirty(o));
+	cr_assert_eq(object_evict(o, TIER_COLD), -EAGAIN);
+	cr_assert_eq(object_settle(o), 0);
+	cr_assert(!object_is_dirty(o));
+	commit(o);
+	object_stat(o, &st);
+	cr_assert_eq(st.tier, TIER_HOT);
+	cr_assert_eq(object_evict(o, TIER_WARM), 0);
+	object_stat(o, &st);
+	cr_assert_eq(st.tier, TIER_WARM);
+	expect(o, data, len);
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	object_stat(o, &st);
+	cr_assert_eq(st.tier, TIER_COLD);
+	cr_assert_geq(st.stored, len - 64);
+	expect(o, data, len);
+	cr_assert_eq(object_image_prepare(o, false), 1);
+	object_stat(o, &st);
+	cr_assert_eq(st.tier, TIER_HOT);
+	expect(o, data, len);
+	object_unref(o);
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	object_stat(o, &st);
+	cr_assert_eq(st.tier, TIER_HOT, "a clean image is found again");
+	expect(o, data, len);
+	object_unref(o);
+	free(data);
+}
+
+Test(object, equal_content_is_stored_once)
+{
+	size_t len = 3u << 20;
+	char *data = malloc(len);
+	struct object *a = new_file(100), *b = new_file(101);
+	struct store_status st;
+	uint64_t once;
+
+	fill_random(data, len, 2);
+	object_write(a, data, len, 0);
+	cr_assert_eq(object_settle(a), 0);
+	store_status(s, &st);
+	once = st.stored_bytes;
+	object_write(b, data, len, 0);
+	cr_assert_eq(object_settle(b), 0);
+	store_status(s, &st);
+	cr_assert_eq(st.stored_bytes, once);
+	commit(a);
+	commit(b);
+	object_unref(a);
+	object_unref(b);
+	free(data);
+}
+
+/* Whatever was written before a kill is there after it, settled or not. */
+Test(object, killed_with_dirty_blocks)
+{
+	size_t len = 2u << 20;
+	char *data = malloc(len);
+	struct object *o = new_file(100);
+
+	fill_random(data, len, 3);
+	object_write(o, data, len, 0);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	fill_random(data + 300000, 48, 4);
+	cr_assert_eq(object_write(o, data + 300000, 48, 300000), 48);
+	fill_random(data + (1 << 20), 1 << 17, 5);
+	object_write(o, data + (1 << 20), 1 << 17, 1 << 20);
+	expect(o, data, len);
+	object_unref(o);
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, data, len);
+	cr_assert_eq(object_settle(o), 0);
+	expect(o, data, len);
+	object_unref(o);
+	killed(256u << 20); /* settled, never committed */
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, data, len);
+	commit(o);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	expect(o, data, len);
+	object_unref(o);
+	free(data);
+}
+
+/* A file four times the hot budget, written, read and amended. */
+Test(object, larger_than_the_budget)
+{
+	size_t len = 128u << 20, step = 1u << 20;
+	char *data = malloc(len);
+	struct object *o;
+
+	store_close(s, true);
+	open_store(32u << 20);
+	o = new_file(100);
+	fill_random(data, len, 6);
+	cr_assert_eq(object_handle_begin(o, true, false), 0);
+	for (size_t off = 0; off < len; off += step)
+		cr_assert_eq(object_write(o, data + off, step, off), (ssize_t)step);
+	expect(o, data, len);
+	for (size_t off = 12345; off + 100 < len; off += 7 * step) {
+		fill_random(data + off, 100 & ~7, off);
+		ssize_t w = object_write(o, data + off, 100, off);
+
+		cr_assert_eq(w, 100, "at %zu: %s", off, w < 0 ? strerror(-w) : "short");
+	}
+	expect(o, data, len);
+	object_handle_end(o, true, false);
+	object_unref(o);
+	killed(32u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, data, len);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	expect(o, data, len);
+	object_unref(o);
+	free(data);
+}
+
+/* Random operations against a plain buffer, with settles, evictions and kills mixed in. */
+static void model_round(unsigned seed)
+{
+	size_t cap = 3u << 20, size = 0;
+	char *m = calloc(1, cap), *buf = malloc(cap);
+	struct object *o = new_file(1000 + seed);
+
+	srandom(seed);
+	for (int i = 0; i < 150; i++) {
+		size_t off = random() % (cap - 1), len = random() % 3 ? random() % 5000 : random() % 400000;
+		int op = random() % 12;
+
+		if (off + len > cap)
+			len = cap - off;
+		if (op < 4 && len) {
+			fill_random(buf, len + 8 > cap ? cap : (len + 8) & ~7ul, seed * 1000 + i);
+			cr_assert_eq(object_write(o, buf, len, off), (ssize_t)len);
+			memcpy(m + off, buf, len);
+			size = off + len > size ? off + len : size;
+		} else if (op == 4) {
+			cr_assert_eq(object_truncate(o, off), 0);
+			if (off < size)
+				memset(m + off, 0, size - off);
+			size = off;
+		} else if (op == 5 && len) {
+			cr_assert_eq(object_fallocate(o, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+						      off, len), 0);
+			if (off < size)
+				memset(m + off, 0, off + len < size ? len : size - off);
+		} else if (op == 6) {
+			cr_assert_eq(object_settle(o), 0);
+		} else if (op == 7) {
+			cr_assert_eq(object_settle(o), 0);
+			commit(o);
+			cr_assert_eq(object_evict(o, random() % 2 ? TIER_COLD : TIER_WARM), 0);
+		} else if (op == 8) {
+			object_image_prepare(o, false);
+		} else if (op == 9 && i % 4 == 0) {
+			object_unref(o);
+			killed(256u << 20);
+			cr_assert_eq(object_get(s, 1000 + seed, 0, &o), 0, "seed %u step %d", seed, i);
+		}
+		if (i % 8 == 0)
+			expect(o, m, size);
+	}
+	expect(o, m, size);
+	object_unref(o);
+	free(m);
+	free(buf);
+}
+
+Test(object, model)
+{
+	for (unsigned seed = 1; seed <= 12; seed++)
+		model_round(seed);
+}
+
+/* A mapping that outlives its handle keeps the image, and its stores are seen by the next settle. */
+Test(object, mapped_after_close)
+{
+	size_t len = 1u << 20;
+	char *data = malloc(len), path[160], *map;
+	struct object *o = new_file(100);
+	int fd;
+
+	fill_random(data, len, 9);
+	cr_assert_eq(object_image_prepare(o, true), 1);
+	cr_assert_eq(object_handle_begin(o, true, true), 0);
+	snprintf(path, sizeof(path), "%s/images/64", run_path);
+	fd = open(path, O_RDWR);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(pwrite(fd, data, len, 0), (ssize_t)len);
+	map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	object_handle_end(o, true, true);
+	cr_assert_eq(object_settle(o), 0);
+	cr_assert(object_is_dirty(o), "a mapping may still store");
+	cr_assert_neq(object_evict(o, TIER_COLD), 0);
+	map[4711] ^= 0x55;
+	data[4711] ^= 0x55;
+	munmap(map, len);
+	cr_assert_eq(object_settle(o), 0);
+	cr_assert(!object_is_dirty(o));
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	expect(o, data, len);
+	object_unref(o);
+	free(data);
+}
+
+Test(object, seek_finds_holes)
+{
+	char block[4096];
+	struct object *o = new_file(100);
+
+	memset(block, 7, sizeof(block));
+	cr_assert_eq(object_write(o, block, sizeof(block), 0), 4096);
+	cr_assert_eq(object_write(o, block, sizeof(block), 4u << 20), 4096);
+	cr_assert_eq(object_seek(o, 0, SEEK_DATA), 0);
+	cr_assert_eq(object_seek(o, 0, SEEK_HOLE), OBJECT_BLOCK);
+	cr_assert_eq(object_seek(o, 1u << 20, SEEK_DATA), 4u << 20);
+	cr_assert_eq(object_seek(o, 4u << 20, SEEK_HOLE), (4u << 20) + 4096);
+	cr_assert_eq(object_seek(o, (4u << 20) + 4096, SEEK_DATA), -ENXIO);
+	cr_assert_eq(object_settle(o), 0);
+	cr_assert_eq(object_seek(o, 1u << 20, SEEK_DATA), 4u << 20);
+	object_unref(o);
+}
+
+Test(object, deleted_files_give_their_bytes_back)
+{
+	size_t len = 8u << 20;
+	char *data = malloc(len);
+	struct object *o = new_file(100);
+	struct store_status st;
+	struct meta_txn *t;
+
+	fill_random(data, len, 10);
+	object_write(o, data, len, 0);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(meta_begin(s, &t), 0);
+	cr_assert_eq(meta_del_inode(t, 100), 0);
+	cr_assert_eq(meta_commit(t, true), 0);
+	object_discard(o);
+	object_unref(o);
+	for (int i = 0; i < 200; i++) {
+		store_status(s, &st);
+		if (!st.chunks)
+			break;
+		usleep(50000);
+	}
+	cr_assert_eq(st.chunks, 0);
+	cr_assert_eq(st.stored_bytes, 0);
+	free(data);
+}
