@@ -51,6 +51,7 @@ static void take_object_stat(struct fs *fs, struct inode *i, struct object *o, u
 	inode_fold(i, &os);
 	note_size(i);
 	i->file.stored = os.stored;
+	i->file.orphan = os.orphan;
 	/* While it is dirty every byte written changes it. */
 	i->file.stored_epoch = os.dirty || os.writer ? 0 : epoch;
 	(void)fs;
@@ -74,7 +75,7 @@ static int stat_file(struct fs *fs, struct inode *i)
 
 int attr_stat(struct fs *fs, struct inode *i, struct stat *st)
 {
-	bool file = S_ISREG(i->a.mode);
+	bool file = inode_is_file(i);
 	int r = 0;
 
 	ns_lock(fs);
@@ -96,12 +97,18 @@ void attr_stat_virtual(struct fs *fs, uint64_t ino, struct stat *st)
 	st->st_ctim = st->st_mtim = st->st_atim = fs->root->a.btime;
 }
 
+/* What a dead daemon's handles do, the kernel does not put down to this mount's inode. */
+static double attr_timeout(const struct inode *i)
+{
+	return inode_is_file(i) && i->file.orphan ? 0 : ATTR_TIMEOUT;
+}
+
 int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
 {
 	memset(e, 0, sizeof(*e));
-	e->ino = i->a.ino;
+	e->ino = i->ino;
 	e->generation = 1;
-	e->attr_timeout = ATTR_TIMEOUT;
+	e->attr_timeout = attr_timeout(i);
 	e->entry_timeout = ENTRY_TIMEOUT;
 	return attr_stat(fs, i, &e->attr);
 }
@@ -135,7 +142,7 @@ bool attr_kill_privileges(struct nsop *op, struct inode *i)
 	mode_t bits = privilege_bits(i->a.mode);
 	struct xattr *x = capability(i);
 
-	if (!S_ISREG(i->a.mode) || (!bits && !x))
+	if (!inode_is_file(i) || (!bits && !x))
 		return false;
 	nsop_touch(op, i, false)->mode &= ~bits;
 	if (x)
@@ -170,7 +177,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		fuse_reply_attr(req, &st, ATTR_TIMEOUT);
+		fuse_reply_attr(req, &st, attr_timeout(i));
 	ns_lock(fs);
 	inode_put(fs, i);
 	ns_unlock(fs);
@@ -258,7 +265,7 @@ static int setattr(struct fs *fs, fuse_ino_t ino, const struct stat *attr, int t
 
 	ns_lock(fs);
 	r = inode_hold(fs, ino, &i);
-	if (r == 0 && S_ISREG(i->a.mode)) {
+	if (r == 0 && inode_is_file(i)) {
 		r = inode_object_load(fs, i, &o);
 		if (r)
 			inode_put(fs, i);

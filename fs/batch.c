@@ -17,13 +17,16 @@ struct row {
 	struct object *o;    /* files to be put, with a reference */
 	enum row_kind kind;
 	uint32_t version;
+	bool was_in_db;
 };
 
 struct name {
-	struct dentry *d; /* with a reference */
-	struct inode *to; /* NULL: removed */
+	struct dentry *d;  /* with a reference */
+	struct inode *to;  /* NULL: removed */
+	struct inode *old; /* in meta.db before */
 	uint64_t id;
 	uint32_t version;
+	bool gap;
 };
 
 struct value {
@@ -77,7 +80,7 @@ static size_t count_values(const struct closure *c)
 
 static bool is_subdir(const struct inode *i)
 {
-	return i && S_ISDIR(i->a.mode);
+	return i && inode_is_dir(i);
 }
 
 /* A directory's row counts the subdirectories that meta.db has, not those it has now. */
@@ -86,9 +89,14 @@ static void take_name(struct batch *b, struct dentry *d, struct inode *to)
 	struct dir_state *dir = &d->parent->dir;
 
 	d->refs++;
-	d->gap_since = false;
-	b->names[b->n_names++] =
-		(struct name){ .d = d, .to = to, .id = d->id, .version = d->version };
+	b->names[b->n_names++] = (struct name){
+		.d = d,
+		.to = to,
+		.old = d->db_inode,
+		.id = d->id,
+		.version = d->version,
+		.gap = d->gap,
+	};
 	dir->delta += (int)is_subdir(to) - (int)is_subdir(d->db_inode);
 }
 
@@ -141,10 +149,10 @@ static void take_row(struct batch *b, struct inode *i, bool delete)
 	row->kind = delete ? ROW_DELETE : ROW_PUT;
 	if (delete)
 		return;
-	if (S_ISREG(i->a.mode)) {
+	if (inode_is_file(i)) {
 		take_file(row);
 		b->files = true;
-	} else if (S_ISDIR(i->a.mode)) {
+	} else if (inode_is_dir(i)) {
 		row->a.nlink = i->dir.db_nlink + (uint32_t)i->dir.delta;
 	}
 }
@@ -216,6 +224,22 @@ static void batch_free(struct batch *b)
 	free(b);
 }
 
+/* Only now: the lists that the closure was read from change. */
+static void take_off(struct batch *b)
+{
+	for (size_t k = 0; k < b->n_rows; k++) {
+		struct row *row = &b->rows[k];
+
+		row->was_in_db = row->i->in_db;
+		row->i->in_db = row->kind == ROW_PUT;
+		row->i->flight = true;
+	}
+	for (size_t k = 0; k < b->n_names; k++)
+		dentry_take_off(b->fs, b->names[k].d, b->names[k].to);
+	for (size_t k = 0; k < b->n_rows; k++)
+		inode_update_dirty(b->fs, b->rows[k].i);
+}
+
 int batch_take(struct closure *c, struct batch **ret)
 {
 	size_t names = count_names(c), values = count_values(c);
@@ -236,6 +260,7 @@ int batch_take(struct closure *c, struct batch **ret)
 	}
 	take_names(b, c);
 	take_rows(b, c);
+	take_off(b);
 	*ret = b;
 	return 0;
 }
@@ -269,15 +294,15 @@ static int put_name(struct meta_txn *t, const struct name *n)
 
 	if (!n->to)
 		return meta_del_dentry(t, d.parent, d.name);
-	d.ino = n->to->a.ino;
+	d.ino = n->to->ino;
 	d.mode = n->to->a.mode & S_IFMT;
 	return meta_put_dentry(t, &d);
 }
 
 static int put_value(struct meta_txn *t, const struct value *v)
 {
-	return v->present ? meta_put_xattr(t, v->i->a.ino, v->x->name, v->value, v->len) :
-			    meta_del_xattr(t, v->i->a.ino, v->x->name);
+	return v->present ? meta_put_xattr(t, v->i->ino, v->x->name, v->value, v->len) :
+			    meta_del_xattr(t, v->i->ino, v->x->name);
 }
 
 static int put_all(struct batch *b, struct meta_txn *t)
@@ -356,46 +381,58 @@ static void clean_row(struct row *row)
 {
 	struct inode *i = row->i;
 
-	i->in_db = row->kind == ROW_PUT;
 	if (row->kind == ROW_DELETE)
 		return;
 	if (i->version == row->version)
 		i->dirty &= (uint8_t) ~(INODE_ATTR | INODE_ATIME | INODE_DATA);
-	if (S_ISDIR(i->a.mode))
+	if (inode_is_dir(i))
 		i->dir.db_nlink = row->a.nlink;
 	if (i->dirty & INODE_XATTR)
 		clean_xattr_flag(i);
 }
 
-static void clean(struct batch *b)
+static void land(struct batch *b)
 {
 	clean_values(b);
 	for (size_t k = 0; k < b->n_rows; k++)
 		clean_row(&b->rows[k]);
-	for (size_t k = 0; k < b->n_names; k++) {
-		struct name *n = &b->names[k];
-
-		dentry_committed(b->fs, n->d, n->to, n->d->version == n->version);
-	}
+	for (size_t k = 0; k < b->n_names; k++)
+		dentry_land(b->fs, b->names[k].d, b->names[k].d->version == b->names[k].version);
 	b->fs->commit_seq++;
+}
+
+static void turn_back(struct batch *b)
+{
+	for (size_t k = 0; k < b->n_rows; k++)
+		b->rows[k].i->in_db = b->rows[k].was_in_db;
+	for (size_t k = 0; k < b->n_names; k++)
+		dentry_turn_back(b->fs, b->names[k].d, b->names[k].old, b->names[k].gap);
+}
+
+static void let_go(struct fs *fs, struct row *row)
+{
+	struct inode *i = row->i;
+
+	if (inode_is_file(i))
+		i->file.committing = false;
+	object_unref(row->o);
+	inode_update_dirty(fs, i);
+	inode_put(fs, i);
 }
 
 void batch_end(struct batch *b, int result)
 {
 	struct fs *fs = b->fs;
 
+	for (size_t k = 0; k < b->n_rows; k++)
+		b->rows[k].i->flight = false;
 	if (result == 0)
-		clean(b);
+		land(b);
+	else
+		turn_back(b);
 	for (size_t k = 0; k < b->n_names; k++)
 		dentry_put(fs, b->names[k].d);
-	for (size_t k = 0; k < b->n_rows; k++) {
-		struct row *row = &b->rows[k];
-
-		if (S_ISREG(row->i->a.mode))
-			row->i->file.committing = false;
-		object_unref(row->o);
-		inode_update_dirty(fs, row->i);
-		inode_put(fs, row->i);
-	}
+	for (size_t k = 0; k < b->n_rows; k++)
+		let_go(fs, &b->rows[k]);
 	batch_free(b);
 }

@@ -35,7 +35,7 @@ static int put_dentry(struct journal_checkpoint *c, const struct dentry *d)
 	uint64_t buf[(sizeof(struct jrec_dentry) + NAME_LIMIT) / sizeof(uint64_t)];
 	struct jrec_dentry rec = {
 		.parent = d->parent_ino,
-		.ino = d->inode ? d->inode->a.ino : 0,
+		.ino = d->inode ? d->inode->ino : 0,
 		.id = d->id,
 		.mode = d->inode ? d->inode->a.mode & S_IFMT : 0,
 		.gap = d->gap,
@@ -46,26 +46,14 @@ static int put_dentry(struct journal_checkpoint *c, const struct dentry *d)
 	return put(c, J_DENTRY, buf, jrec_dentry_size(d->len));
 }
 
-static int put_names(struct journal_checkpoint *c, const struct inode *i)
+/* A name may be dirty although neither who has it nor who had it is. */
+static int put_names(struct fs *fs, struct journal_checkpoint *c)
 {
-	struct list *l;
 	int r = 0;
 
-	list_for_each(l, &i->names)
-	{
-		struct dentry *d = list_entry(l, struct dentry, names);
-
-		if (r == 0 && d->dirty)
+	for (struct dentry *d = fs->dentries; d && r == 0; d = d->hh.next)
+		if (d->dirty)
 			r = put_dentry(c, d);
-	}
-	/* A name that is another's now is written as that other's. */
-	list_for_each(l, &i->lost)
-	{
-		struct dentry *d = list_entry(l, struct dentry, lost);
-
-		if (r == 0 && !d->inode)
-			r = put_dentry(c, d);
-	}
 	return r;
 }
 
@@ -77,7 +65,7 @@ static int put_xattr(struct journal_checkpoint *c, const struct inode *i, const 
 
 	if (!buf)
 		return -ENOMEM;
-	jrec_xattr_write(buf, i->a.ino, x->name, x->value, x->len, x->present);
+	jrec_xattr_write(buf, i->ino, x->name, x->value, x->len, x->present);
 	r = put(c, J_XATTR, buf, size);
 	free(buf);
 	return r;
@@ -109,7 +97,7 @@ static int put_all(void *arg, struct journal_checkpoint *c)
 	int r = for_dirty(fs, c, put_inode);
 
 	if (r == 0)
-		r = for_dirty(fs, c, put_names);
+		r = put_names(fs, c);
 	return r ? r : for_dirty(fs, c, put_xattrs);
 }
 

@@ -68,7 +68,7 @@ static void add_all_moved(struct closure *c)
 	{
 		struct inode *i = list_entry(l, struct inode, dirty_link);
 
-		if (S_ISDIR(i->a.mode) && moved(i))
+		if (inode_is_dir(i) && moved(i))
 			add(c, i);
 	}
 }
@@ -80,7 +80,7 @@ static void add_above(struct closure *c, struct inode *dir)
 
 		if (moved(dir))
 			add(c, dir);
-		if (dir->a.ino == INO_ROOT)
+		if (dir->ino == INO_ROOT)
 			return;
 		if (!d)
 			break;
@@ -133,7 +133,7 @@ static void visit(struct closure *c, struct inode *i)
 {
 	struct list *l;
 
-	if (S_ISREG(i->a.mode) && i->a.nlink)
+	if (inode_is_file(i) && i->a.nlink)
 		check_content(c, i);
 	visit_names(c, i);
 	list_for_each(l, &i->lost)
@@ -143,7 +143,7 @@ static void visit(struct closure *c, struct inode *i)
 		if (d->inode && !d->gap)
 			add(c, d->inode);
 	}
-	if (!S_ISDIR(i->a.mode) || i->a.nlink)
+	if (!inode_is_dir(i) || i->a.nlink)
 		return;
 	list_for_each(l, &i->dir.dirty_names)
 	{

@@ -149,7 +149,7 @@ static bool may_wait(const struct fs *fs, const struct inode *i)
  * come in the second pass. */
 static bool is_deferred(const struct inode *i, int pass)
 {
-	return pass == 0 && S_ISDIR(i->a.mode) && !i->a.nlink && !list_empty(&i->dir.dirty_names);
+	return pass == 0 && inode_is_dir(i) && !i->a.nlink && !list_empty(&i->dir.dirty_names);
 }
 
 /* The next batch of a pass. False when all were tried. */

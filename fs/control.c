@@ -121,7 +121,7 @@ static int print_sum(const struct sum *s, const char *name, char *buf, size_t si
 
 static bool has_controls(const struct inode *i)
 {
-	return S_ISREG(i->a.mode) || S_ISDIR(i->a.mode);
+	return inode_is_file(i) || inode_is_dir(i);
 }
 
 ssize_t control_get(struct fs *fs, struct inode *i, const char *name, char *buf, size_t size)
@@ -343,7 +343,7 @@ static int pin(struct fs *fs, struct inode *i, bool on)
 {
 	struct pinning p = { fs, on };
 	/* New files of a pinned directory are pinned too. */
-	int r = S_ISDIR(i->a.mode) ? set_flag(fs, i, on) : 0;
+	int r = inode_is_dir(i) ? set_flag(fs, i, on) : 0;
 
 	return r ? r : walk_files(fs, i, pin_file, &p);
 }

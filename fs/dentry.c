@@ -75,7 +75,7 @@ int dentry_enter(struct fs *fs, struct inode *parent, const char *name, struct i
 		return -ENOMEM;
 	memcpy(d->name, name, len + 1);
 	d->len = (uint16_t)len;
-	d->parent_ino = parent->a.ino;
+	d->parent_ino = parent->ino;
 	list_init(&d->names);
 	list_init(&d->lost);
 	list_init(&d->child);
@@ -134,10 +134,10 @@ static int load_once(struct fs *fs, struct inode *parent, const char *name, bool
 
 	if (!locked)
 		ns_unlock(fs);
-	r = read_row(fs, parent->a.ino, name, &row);
+	r = read_row(fs, parent->ino, name, &row);
 	if (!locked)
 		ns_lock(fs);
-	*ret = dentry_find(fs, parent->a.ino, name);
+	*ret = dentry_find(fs, parent->ino, name);
 	if (*ret)
 		r = 0;
 	else if (seq != fs->commit_seq && !locked)
@@ -164,7 +164,7 @@ static void hold(struct fs *fs, struct dentry *d)
 
 int dentry_load(struct fs *fs, struct inode *parent, const char *name, struct dentry **ret)
 {
-	struct dentry *d = dentry_find(fs, parent->a.ino, name);
+	struct dentry *d = dentry_find(fs, parent->ino, name);
 	int r = d ? 0 : 1;
 
 	/* Nothing below a directory that meta.db does not know. */
@@ -223,27 +223,48 @@ void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_
 	d->id = id;
 	d->version++;
 	if (!inode)
-		d->gap = d->gap_since = true;
-	d->dirty = d->inode || d->db_inode;
+		d->gap = true;
+	d->dirty = d->inode || d->db_inode || d->flight;
 	if (!d->dirty)
-		d->gap = d->gap_since = false;
+		d->gap = false;
 	enlist(fs, d);
 	if (old)
 		inode_update_dirty(fs, old);
 }
 
-void dentry_committed(struct fs *fs, struct dentry *d, struct inode *inode, bool clean)
+/* Moves the name between the lists of who has it in meta.db. */
+static void rebase(struct fs *fs, struct dentry *d, struct inode *db_inode, bool dirty)
 {
 	struct inode *old = d->db_inode;
 
 	unlist(fs, d);
-	d->db_inode = inode;
-	d->gap = d->gap_since;
-	/* Vacant in both is clean, whatever came between. */
-	d->dirty = (d->inode || d->db_inode) && !clean;
-	if (!d->dirty)
-		d->gap = d->gap_since = false;
+	d->db_inode = db_inode;
+	d->dirty = dirty;
+	if (!dirty)
+		d->gap = false;
 	enlist(fs, d);
 	if (old)
 		inode_update_dirty(fs, old);
+}
+
+void dentry_take_off(struct fs *fs, struct dentry *d, struct inode *to)
+{
+	d->flight = true;
+	d->gap = false;
+	rebase(fs, d, to, true);
+}
+
+void dentry_land(struct fs *fs, struct dentry *d, bool unchanged)
+{
+	d->flight = false;
+	/* One that was only taken from its old owner is still to be given to the new one. */
+	rebase(fs, d, d->db_inode,
+	       (d->inode || d->db_inode) && !(unchanged && d->inode == d->db_inode));
+}
+
+void dentry_turn_back(struct fs *fs, struct dentry *d, struct inode *db_inode, bool gap)
+{
+	d->flight = false;
+	d->gap |= gap;
+	rebase(fs, d, db_inode, d->inode || db_inode);
 }

@@ -30,7 +30,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	i = inode_find(fs, ino);
 	if (!i)
 		r = -ESTALE;
-	else if (!S_ISDIR(i->a.mode))
+	else if (!inode_is_dir(i))
 		r = -ENOTDIR;
 	else
 		h = handle_new(HANDLE_DIR, i);
@@ -104,7 +104,7 @@ static struct inode *current(struct page *p, const char *name, uint64_t ino)
 
 	ns_lock(p->fs);
 	if (dentry_load(p->fs, p->dir, name, &d) == 0) {
-		if (d->inode && d->inode->a.ino == ino) {
+		if (d->inode && d->inode->ino == ino) {
 			i = d->inode;
 			i->refs++;
 		}
@@ -146,14 +146,14 @@ static uint64_t parent_of(struct fs *fs, struct inode *dir)
 
 	ns_lock(fs);
 	d = inode_a_name(dir);
-	ino = d ? d->parent_ino : dir->a.ino;
+	ino = d ? d->parent_ino : dir->ino;
 	ns_unlock(fs);
 	return ino;
 }
 
 static void fill_page(struct page *p, const struct dirlist *l, uint64_t off)
 {
-	if (off < COOKIE_DOT && !put_plain(p, ".", p->dir->a.ino, S_IFDIR, COOKIE_DOT))
+	if (off < COOKIE_DOT && !put_plain(p, ".", p->dir->ino, S_IFDIR, COOKIE_DOT))
 		return;
 	if (off < COOKIE_DOTDOT &&
 	    !put_plain(p, "..", parent_of(p->fs, p->dir), S_IFDIR, COOKIE_DOTDOT))
@@ -172,7 +172,7 @@ static void fill_page(struct page *p, const struct dirlist *l, uint64_t off)
 static int refresh(struct fs *fs, struct handle *h)
 {
 	struct dirlist *l = calloc(1, sizeof(*l));
-	int r = l ? dirlist_read(fs, h->inode->a.ino, l) : -ENOMEM;
+	int r = l ? dirlist_read(fs, h->inode->ino, l) : -ENOMEM;
 
 	if (r) {
 		free(l);

@@ -83,7 +83,7 @@ static int overlay(struct fs *fs, uint64_t dir, struct dirlist *l)
 	struct list *p;
 	int r = 0;
 
-	if (!i || !S_ISDIR(i->a.mode) || list_empty(&i->dir.dirty_names))
+	if (!i || !inode_is_dir(i) || list_empty(&i->dir.dirty_names))
 		return 0;
 	drop_overridden(fs, dir, l);
 	list_for_each(p, &i->dir.dirty_names)
@@ -91,7 +91,7 @@ static int overlay(struct fs *fs, uint64_t dir, struct dirlist *l)
 		struct dentry *d = list_entry(p, struct dentry, child);
 
 		if (r == 0 && d->inode)
-			r = add(l, d->id, d->inode->a.ino, d->inode->a.mode, d->name);
+			r = add(l, d->id, d->inode->ino, d->inode->a.mode, d->name);
 	}
 	qsort(l->v, l->n, sizeof(*l->v), by_id);
 	return r;

@@ -221,5 +221,8 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	sv.f_bavail = (fsblkcnt_t)((unsigned __int128)sv.f_bavail * scale / 4096);
 	sv.f_bsize = sv.f_frsize = 4096;
 	sv.f_namemax = NAME_LIMIT;
+	/* A file system without a table of inodes counts none. */
+	if (!sv.f_files)
+		sv.f_files = sv.f_ffree = sv.f_favail = sv.f_bfree;
 	fuse_reply_statfs(req, &sv);
 }

@@ -216,7 +216,7 @@ static int load_root(struct fs *fs)
 	r = inode_load(fs, INO_ROOT, &fs->root);
 	if (r == -ENOENT)
 		r = make_root(fs, &fs->root);
-	if (r == 0 && !S_ISDIR(fs->root->a.mode))
+	if (r == 0 && !inode_is_dir(fs->root))
 		r = -EUCLEAN;
 	if (r == 0)
 		fs->root->nlookup = 1;
@@ -287,7 +287,7 @@ static void release_kernel(struct fs *fs)
 	for (struct inode *i = fs->inodes; i; i = i->hh.next) {
 		i->nlookup = 0;
 		/* Only queues it: what goes is dropped when the lock is given up. */
-		if (S_ISREG(i->a.mode) && !i->a.nlink && !i->discarded)
+		if (inode_is_file(i) && !i->a.nlink && !i->discarded)
 			inode_rest(fs, i);
 	}
 	ns_unlock(fs);
@@ -304,7 +304,7 @@ static void free_cache(struct fs *fs)
 	}
 	HASH_ITER(hh, fs->inodes, i, ni) {
 		HASH_DEL(fs->inodes, i);
-		if (S_ISREG(i->a.mode) && i->file.pin_held)
+		if (inode_is_file(i) && i->file.pin_held)
 			object_handle_end(i->file.o, false, false);
 		inode_free(i);
 	}

@@ -25,10 +25,10 @@ struct inode *inode_find(struct fs *fs, uint64_t ino)
 
 static void init_kind(struct inode *i)
 {
-	if (S_ISDIR(i->a.mode)) {
+	if (inode_is_dir(i)) {
 		list_init(&i->dir.dirty_names);
 		i->dir.db_nlink = i->in_db ? i->a.nlink : 2;
-	} else if (S_ISREG(i->a.mode)) {
+	} else if (inode_is_file(i)) {
 		list_init(&i->file.evict_link);
 		i->file.settled_mtime = i->a.mtime;
 	}
@@ -41,13 +41,15 @@ int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **
 	if (!i)
 		return -ENOMEM;
 	i->a = *a;
+	i->ino = a->ino;
+	i->type = a->mode & S_IFMT;
 	i->in_db = in_db;
 	i->xattrs_loaded = !in_db;
 	list_init(&i->names);
 	list_init(&i->lost);
 	list_init(&i->dirty_link);
 	init_kind(i);
-	HASH_ADD(hh, fs->inodes, a.ino, sizeof(i->a.ino), i);
+	HASH_ADD(hh, fs->inodes, ino, sizeof(i->ino), i);
 	if (!i->hh.tbl) {
 		free(i);
 		return -ENOMEM;
@@ -113,7 +115,7 @@ void inode_put(struct fs *fs, struct inode *i)
 
 void inode_free(struct inode *i)
 {
-	if (S_ISREG(i->a.mode))
+	if (inode_is_file(i))
 		object_unref(i->file.o);
 	xattrs_free(i);
 	free(i->a.target);
@@ -156,7 +158,7 @@ static void queue_discard(struct fs *fs, struct inode *i)
 
 void inode_rest(struct fs *fs, struct inode *i)
 {
-	bool file = S_ISREG(i->a.mode);
+	bool file = inode_is_file(i);
 
 	if (i->refs || i->nopen)
 		return;
@@ -174,6 +176,8 @@ void inode_rest(struct fs *fs, struct inode *i)
 
 bool inode_is_dirty(const struct inode *i)
 {
+	if (i->flight)
+		return true;
 	if (i->a.nlink == 0 && !i->in_db)
 		return false;
 	return i->a.nlink == 0 || i->dirty || i->n_dirty_names || !list_empty(&i->lost);
@@ -183,7 +187,7 @@ void inode_update_dirty(struct fs *fs, struct inode *i)
 {
 	bool dirty = inode_is_dirty(i);
 	bool counts = dirty && !(i->dirty == INODE_ATIME && i->a.nlink && !i->n_dirty_names &&
-				 list_empty(&i->lost));
+				 !i->flight && list_empty(&i->lost));
 
 	if (dirty && list_empty(&i->dirty_link)) {
 		list_add_tail(&fs->dirty, &i->dirty_link);
@@ -205,7 +209,7 @@ int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
 	int r;
 
 	if (!o) {
-		uint64_t ino = i->a.ino;
+		uint64_t ino = i->ino;
 		uint32_t uid = i->a.uid;
 
 		ns_unlock(fs);

@@ -19,7 +19,7 @@ static void discard(struct fs *fs, struct inode *i)
 {
 	struct object *o = i->file.o;
 
-	if (!o && object_get(fs->store, i->a.ino, i->a.uid, &o))
+	if (!o && object_get(fs->store, i->ino, i->a.uid, &o))
 		return; /* committed as deleted already, and not in memory */
 	if (i->file.pin_held)
 		object_handle_end(o, false, false);

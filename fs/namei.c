@@ -26,7 +26,7 @@ int namei_load(struct fs *fs, uint64_t parent, const char *name, struct inode **
 	r = inode_hold(fs, parent, &p);
 	if (r)
 		return r;
-	if (!S_ISDIR(p->a.mode))
+	if (!inode_is_dir(p))
 		r = -ENOTDIR;
 	else
 		r = dentry_load(fs, p, name, ret);
@@ -221,7 +221,7 @@ static int enter(struct fs *fs, const struct make *mk, const struct inode *p, ui
 
 static int run_make(struct fs *fs, struct inode *p, struct dentry *d, struct inode *i)
 {
-	bool dir = S_ISDIR(i->a.mode);
+	bool dir = inode_is_dir(i);
 	struct nsop op;
 
 	nsop_begin(&op, fs);
@@ -372,7 +372,7 @@ static int link_locked(struct fs *fs, struct inode *i, uint64_t parent, const ch
 	if (r)
 		return r;
 	/* Whether the name must wait for content is the object's to say. */
-	if (S_ISREG(i->a.mode))
+	if (inode_is_file(i))
 		r = inode_object_load(fs, i, &o);
 	if (r == 0 && d->inode)
 		r = -EEXIST;
@@ -437,14 +437,14 @@ static int is_there(void *arg, const struct meta_dentry *row)
 
 int namei_dir_is_empty(struct fs *fs, struct inode *dir)
 {
-	struct search s = { fs, dir->a.ino };
+	struct search s = { fs, dir->ino };
 	struct list *l;
 	int r = 0;
 
 	list_for_each(
 		l, &dir->dir.dirty_names) if (list_entry(l, struct dentry, child)->inode) return 0;
 	if (dir->in_db)
-		r = meta_list(fs->store, dir->a.ino, 0, is_there, &s);
+		r = meta_list(fs->store, dir->ino, 0, is_there, &s);
 	return r < 0 ? r : !r;
 }
 
@@ -455,8 +455,8 @@ static int removable(struct fs *fs, const struct dentry *d, bool dir)
 	if (!d->inode)
 		return -ENOENT;
 	if (!dir)
-		return S_ISDIR(d->inode->a.mode) ? -EISDIR : 0;
-	if (!S_ISDIR(d->inode->a.mode))
+		return inode_is_dir(d->inode) ? -EISDIR : 0;
+	if (!inode_is_dir(d->inode))
 		return -ENOTDIR;
 	r = namei_dir_is_empty(fs, d->inode);
 	return r < 0 ? r : r ? 0 : -ENOTEMPTY;

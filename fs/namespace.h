@@ -18,6 +18,7 @@
 
 /* A failed allocation inside uthash leaves hh.tbl NULL instead of ending the process. */
 #define HASH_NONFATAL_OOM 1
+#include <sys/stat.h>
 #include <uthash.h>
 
 #include "fs/list.h"
@@ -61,6 +62,7 @@ struct file_state {
 	struct object *o; /* held while the file is open, dirty or pinned; else NULL */
 	uint64_t stored;  /* as object_stat() said, good while stored_epoch is that of fs */
 	uint64_t stored_epoch;
+	bool orphan; /* a handle this mount knows nothing of may change it: not to be cached */
 	struct timespec settled_mtime;        /* of the content that meta.db may be told of */
 	uint32_t settle_started, settle_done; /* numbers of settles; see struct dentry's need */
 	uint32_t settling;                    /* settles at work now */
@@ -85,14 +87,17 @@ struct dir_state {
 };
 
 struct inode {
-	UT_hash_handle hh;   /* fs->inodes, by a.ino */
+	UT_hash_handle hh;   /* fs->inodes, by ino */
+	uint64_t ino;        /* this and type never change: read without the lock */
+	uint32_t type;       /* S_IFMT of the mode */
 	struct meta_inode a; /* of files, size and content times are those last heard of */
 	uint64_t nlookup;    /* the kernel's references */
 	uint32_t nopen;      /* handles, of files and of directories */
 	uint32_t refs;       /* operations at work, and cached names below a directory */
 	uint32_t version;    /* grows with every change of what goes into its row */
 	uint8_t dirty;       /* INODE_* */
-	bool in_db;          /* meta.db has a row */
+	bool in_db;          /* meta.db has a row, or will when a transaction on its way lands */
+	bool flight;         /* in that transaction; dirty until it has landed */
 	bool xattrs_loaded;
 	bool counted;           /* in fs->n_unsettled */
 	bool discarded;         /* the object was told that the file is gone */
@@ -109,6 +114,16 @@ struct inode {
 		struct dir_state dir;
 	};
 };
+
+static inline bool inode_is_file(const struct inode *i)
+{
+	return S_ISREG(i->type);
+}
+
+static inline bool inode_is_dir(const struct inode *i)
+{
+	return S_ISDIR(i->type);
+}
 
 /* The cached inode, or NULL; no reference is taken. */
 struct inode *inode_find(struct fs *fs, uint64_t ino);
@@ -158,8 +173,9 @@ struct dentry {
 	uint32_t need;
 	uint32_t version;
 	uint32_t refs; /* operations at work */
-	bool dirty;
-	bool gap, gap_since; /* gap_since: since the last snapshot for a commit */
+	bool dirty;    /* inode is not db_inode, or flight, or another id */
+	bool flight;   /* db_inode is what a transaction on its way makes it */
+	bool gap;
 	uint16_t len;
 	/* The key: these two, in one piece. */
 	uint64_t parent_ino;
@@ -176,8 +192,14 @@ int dentry_enter(struct fs *fs, struct inode *parent, const char *name, struct i
 void dentry_put(struct fs *fs, struct dentry *d);
 /* The name is now that inode; NULL: vacant. */
 void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_t id);
-/* meta.db holds now that inode under the name; clean: and so it is still. */
-void dentry_committed(struct fs *fs, struct dentry *d, struct inode *inode, bool clean);
+/*
+ * A transaction that gives the name to an inode (NULL: removes it) is on its way: what changes from
+ * here on changes from there. It lands, unchanged: the name is still what it was at take-off; or it
+ * turns back to what was before.
+ */
+void dentry_take_off(struct fs *fs, struct dentry *d, struct inode *to);
+void dentry_land(struct fs *fs, struct dentry *d, bool unchanged);
+void dentry_turn_back(struct fs *fs, struct dentry *d, struct inode *db_inode, bool gap);
 /* Takes it out of the cache; clean and without references. Its parent may be dropped with it. */
 void dentry_drop(struct fs *fs, struct dentry *d);
 /* A name the inode has, for finding its directory; NULL when none is cached. */

@@ -113,7 +113,7 @@ static bool forget_stored(struct fs *fs, uint64_t ino)
 
 	ns_lock(fs);
 	i = inode_find(fs, ino);
-	if (i && S_ISREG(i->a.mode)) {
+	if (i && inode_is_file(i)) {
 		i->file.stored_epoch = 0;
 		known = i->nlookup > 0;
 	}

@@ -100,7 +100,7 @@ static void write_name(const struct nsop *op, unsigned k, void *p)
 	const struct inode *to = op->names[k].inode;
 	struct jrec_dentry rec = {
 		.parent = d->parent_ino,
-		.ino = to ? to->a.ino : 0,
+		.ino = to ? to->ino : 0,
 		.id = op->names[k].id,
 		.mode = to ? to->a.mode & S_IFMT : 0,
 		.gap = !to || d->gap,
@@ -125,7 +125,7 @@ static unsigned write_records(const struct nsop *op, struct journal_record *rec,
 	if (op->xattr.inode) {
 		const char *name = op->xattr.x->name;
 
-		jrec_xattr_write(p, op->xattr.inode->a.ino, name, op->xattr.value, op->xattr.len,
+		jrec_xattr_write(p, op->xattr.inode->ino, name, op->xattr.value, op->xattr.len,
 				 op->xattr.present);
 		add_record(&rec[n++], J_XATTR, jrec_xattr_size(strlen(name), op->xattr.len), p);
 	}
@@ -148,7 +148,7 @@ static int append(struct fs *fs, const struct journal_record *rec, unsigned n)
 /* A name waits for the content its file has now; for a file that is all settled it does not. */
 static uint32_t settle_needed(const struct inode *i)
 {
-	if (!i || !S_ISREG(i->a.mode))
+	if (!i || !inode_is_file(i))
 		return 0;
 	if (i->file.o && !object_is_dirty(i->file.o))
 		return 0;

@@ -25,6 +25,8 @@ struct opening {
 	bool privileged;  /* carries suid, sgid or capabilities */
 	bool cold;        /* had no complete image */
 	uint64_t largest; /* of its directory */
+	uint32_t error_seq;
+	int backing_id;
 	bool hidden;
 	enum handle_mode mode;
 };
@@ -64,6 +66,7 @@ static int begin(struct opening *op)
 	}
 	op->privileged = op->write && attr_has_privileges(i);
 	d = inode_a_name(i);
+	op->error_seq = i->file.error_seq;
 	op->largest = d ? d->parent->dir.largest : 0;
 	touch_atime(op->fs, i, op->flags);
 	i->nopen++;
@@ -145,6 +148,7 @@ static int choose(struct opening *op, bool image)
 	int r;
 
 	op->mode = backing_choose(op->fs, op->i, op->o, &want);
+	op->backing_id = op->i->file.backing_id;
 	op->hidden = op->write &&
 		     (op->mode == HANDLE_PASSTHROUGH ||
 		      (op->mode == HANDLE_BACKED && (op->flags & O_ACCMODE) == O_RDWR));
@@ -170,9 +174,9 @@ static int with_object(struct opening *op)
 	}
 	if (r == 0) {
 		image = prepare(op);
-		pthread_mutex_lock(open_lock(op->fs, op->i->a.ino));
+		pthread_mutex_lock(open_lock(op->fs, op->i->ino));
 		r = choose(op, image);
-		pthread_mutex_unlock(open_lock(op->fs, op->i->a.ino));
+		pthread_mutex_unlock(open_lock(op->fs, op->i->ino));
 	}
 	/* A reader goes on with this handle. */
 	if (r || op->write)
@@ -186,7 +190,7 @@ static void describe(const struct opening *op, struct fuse_file_info *fi)
 	fi->keep_cache = op->mode == HANDLE_CACHED;
 	fi->direct_io = op->mode == HANDLE_BACKED || op->mode == HANDLE_DIRECT;
 	if (op->mode == HANDLE_PASSTHROUGH || op->mode == HANDLE_BACKED)
-		fi->backing_id = op->i->file.backing_id;
+		fi->backing_id = op->backing_id;
 }
 
 static int make_handle(struct opening *op, struct fuse_file_info *fi)
@@ -198,15 +202,15 @@ static int make_handle(struct opening *op, struct fuse_file_info *fi)
 		h->o = op->o;
 		h->write = op->write;
 		h->hidden = op->hidden;
-		h->error_seen = op->i->file.error_seq;
+		h->error_seen = op->error_seq;
 		describe(op, fi);
 		return 0;
 	}
 	if (h)
 		handle_free(h);
-	pthread_mutex_lock(open_lock(op->fs, op->i->a.ino));
+	pthread_mutex_lock(open_lock(op->fs, op->i->ino));
 	backing_end(op->fs, op->i, op->mode);
-	pthread_mutex_unlock(open_lock(op->fs, op->i->a.ino));
+	pthread_mutex_unlock(open_lock(op->fs, op->i->ino));
 	object_handle_end(op->o, op->write, op->hidden);
 	return r;
 }
@@ -300,9 +304,9 @@ void open_end(struct fs *fs, struct handle *h)
 		return;
 	i = h->inode;
 	if (h->o) {
-		pthread_mutex_lock(open_lock(fs, i->a.ino));
+		pthread_mutex_lock(open_lock(fs, i->ino));
 		backing_end(fs, i, h->mode);
-		pthread_mutex_unlock(open_lock(fs, i->a.ino));
+		pthread_mutex_unlock(open_lock(fs, i->ino));
 		object_handle_end(h->o, h->write, h->hidden);
 	}
 	if (i) {
@@ -345,7 +349,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -r);
 		return;
 	}
-	if (!S_ISREG(i->a.mode))
+	if (!inode_is_file(i))
 		r = -EINVAL;
 	else if (fs->opt.read_only && (fi->flags & (O_ACCMODE | O_TRUNC)) != O_RDONLY)
 		r = -EROFS;
@@ -390,7 +394,7 @@ static int find_existing(struct fs *fs, uint64_t parent, const char *name, struc
 	ns_lock(fs);
 	r = namei_load(fs, parent, name, &p, &d);
 	if (r == 0) {
-		if (!d->inode || !S_ISREG(d->inode->a.mode)) {
+		if (!d->inode || !inode_is_file(d->inode)) {
 			r = -EEXIST;
 		} else {
 			*ret = d->inode;

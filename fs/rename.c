@@ -22,7 +22,7 @@ struct renaming {
 
 static bool is_dir(const struct inode *i)
 {
-	return i && S_ISDIR(i->a.mode);
+	return i && inode_is_dir(i);
 }
 
 static bool is_below(const struct inode *dir, const struct inode *top)
@@ -112,7 +112,7 @@ static int hold_object(struct fs *fs, struct dentry *d, struct inode **held)
 	int r;
 
 	*held = NULL;
-	if (!i || !S_ISREG(i->a.mode))
+	if (!i || !inode_is_file(i))
 		return 0;
 	i->refs++;
 	r = inode_object_load(fs, i, &o);

@@ -66,7 +66,7 @@ static int replay_inode(struct replay *rp, const struct journal_record *rec)
 	hold(i);
 	i->refs--;
 	i->version++;
-	i->dirty |= INODE_ATTR | (S_ISREG(i->a.mode) ? INODE_DATA : 0);
+	i->dirty |= INODE_ATTR | (inode_is_file(i) ? INODE_DATA : 0);
 	inode_update_dirty(rp->fs, i);
 	return 0;
 }
@@ -83,9 +83,9 @@ static int rename_to(struct replay *rp, struct dentry *d, const struct jrec_dent
 		to->refs--;
 	}
 	dentry_change(rp->fs, d, to, rec->id);
-	d->gap = d->gap_since = d->dirty && rec->gap;
+	d->gap = d->dirty && rec->gap;
 	/* Whatever was settled of it before the kill. */
-	d->need = to && S_ISREG(to->a.mode) ? to->file.settle_started + 1 : 0;
+	d->need = to && inode_is_file(to) ? to->file.settle_started + 1 : 0;
 	return 0;
 }
 
@@ -105,7 +105,7 @@ static int replay_dentry(struct replay *rp, const struct journal_record *rec)
 		return passed_over(r);
 	hold(p);
 	p->refs--;
-	if (!S_ISDIR(p->a.mode))
+	if (!inode_is_dir(p))
 		return -EBADMSG;
 	r = dentry_load(rp->fs, p, jd.name, &d);
 	if (r)
@@ -184,7 +184,7 @@ static int load_object(struct fs *fs, struct inode *i)
 	int r = inode_object_load(fs, i, &o);
 
 	if (r == -ENOENT && !i->in_db) {
-		r = object_create(fs->store, i->a.ino, i->a.uid, &i->file.o);
+		r = object_create(fs->store, i->ino, i->a.uid, &i->file.o);
 		if (r == 0) {
 			object_ref(i->file.o);
 			o = i->file.o;
@@ -216,7 +216,7 @@ static int release(struct fs *fs)
 	int r = v ? 0 : -ENOMEM;
 
 	for (size_t k = 0; k < n && r == 0; k++)
-		if (S_ISREG(v[k]->a.mode) && v[k]->a.nlink)
+		if (inode_is_file(v[k]) && v[k]->a.nlink)
 			r = load_object(fs, v[k]);
 	for (size_t k = 0; k < n; k++) {
 		v[k]->mark = 0;

@@ -42,7 +42,7 @@ static uint64_t count_inodes(struct fs *fs)
 	{
 		struct inode *i = list_entry(l, struct inode, dirty_link);
 
-		n += i->counted && S_ISREG(i->a.mode);
+		n += i->counted && inode_is_file(i);
 	}
 	return n;
 }

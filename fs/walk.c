@@ -37,7 +37,7 @@ static int call(struct fs *fs, uint64_t ino, int (*fn)(void *arg, struct inode *
 
 	ns_lock(fs);
 	r = inode_load(fs, ino, &i);
-	gone = r || !S_ISREG(i->a.mode) || !i->a.nlink;
+	gone = r || !inode_is_file(i) || !i->a.nlink;
 	ns_unlock(fs);
 	if (r)
 		return r == -ENOENT ? 0 : r;
@@ -67,9 +67,9 @@ int walk_files(struct fs *fs, struct inode *top, int (*fn)(void *arg, struct ino
 	struct queue q = { 0 };
 	int r;
 
-	if (S_ISREG(top->a.mode))
+	if (inode_is_file(top))
 		return fn(arg, top);
-	r = push(&q, top->a.ino);
+	r = push(&q, top->ino);
 	while (r == 0 && q.next < q.n) {
 		struct dirlist l;
 

@@ -43,7 +43,7 @@ static int settle_begin(struct fs *fs, struct inode *i, struct settle *s)
 {
 	int r;
 
-	if (!S_ISREG(i->a.mode) || i->a.nlink == 0)
+	if (!inode_is_file(i) || i->a.nlink == 0)
 		return 0;
 	r = inode_object_load(fs, i, &s->o);
 	if (r)
@@ -74,7 +74,7 @@ static void settle_end(struct fs *fs, struct inode *i, const struct settle *s, i
 	} else {
 		if (f->error != result || !f->error_seq)
 			fs_log(fs, LOG_ERR, "cannot settle inode %llu: %s",
-			       (unsigned long long)i->a.ino, strerror(-result));
+			       (unsigned long long)i->ino, strerror(-result));
 		f->error = result;
 		f->error_seq++;
 	}

@@ -54,7 +54,7 @@ int xattrs_load(struct fs *fs, struct inode *i)
 {
 	for (int tries = 0; !i->xattrs_loaded; tries++) {
 		bool locked = tries >= LOAD_TRIES;
-		uint64_t seq = fs->commit_seq, ino = i->a.ino;
+		uint64_t seq = fs->commit_seq, ino = i->ino;
 		struct xattr *list = NULL;
 		int r;
 

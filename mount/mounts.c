@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -162,11 +163,12 @@ bool path_below(const char *path, const char *dir)
 
 /* ---- Mount points ----------------------------------------------------------------------------- */
 
+/* Attributes of the root may be cached and outlive the daemon; statfs(2) always asks it. */
 bool mount_is_dead(const char *path)
 {
-	struct stat st;
+	struct statfs fs;
 
-	return stat(path, &st) < 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+	return statfs(path, &fs) < 0 && (errno == ENOTCONN || errno == ECONNABORTED);
 }
 
 /* fusermount3 has the rights an ordinary user lacks. Its own message stays on stderr. */

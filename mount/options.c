@@ -186,14 +186,14 @@ static int option_rundir(struct mount_options *o, const char *value, char err[st
 	return 0;
 }
 
-/* Words joined by ':' as ',' already parts the options. */
+/* Words joined by '+' as ',' already parts the options. */
 static int option_testmask(struct mount_options *o, const char *value,
 			   char err[static OPTIONS_ERROR])
 {
 	const char *word = value;
 
 	while (*word) {
-		size_t len = strcspn(word, ":"), i;
+		size_t len = strcspn(word, "+"), i;
 
 		for (i = 0; i < sizeof(testmasks) / sizeof(*testmasks); i++)
 			if (strlen(testmasks[i].name) == len &&
@@ -203,10 +203,10 @@ static int option_testmask(struct mount_options *o, const char *value,
 			return FAIL(
 				err,
 				"testmask=%.100s: no such mask: use no-passthrough, no-direct-mmap "
-				"or both with a colon between",
+				"or both with a + between",
 				value);
 		o->testmask |= testmasks[i].bit;
-		word += len + (word[len] == ':');
+		word += len + (word[len] == '+');
 	}
 	return 0;
 }

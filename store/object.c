@@ -338,7 +338,7 @@ bool object_is_dirty(struct object *o)
 
 static enum object_tier tier_of(struct object *o)
 {
-	if (o->image == IMAGE_COMPLETE || (o->image == IMAGE_PARTIAL && o->dirty.set) || !o->size)
+	if (o->image == IMAGE_COMPLETE)
 		return TIER_HOT;
 	return warm_has_map(o->store->chunks, o->under) ? TIER_WARM : TIER_COLD;
 }
@@ -346,7 +346,7 @@ static enum object_tier tier_of(struct object *o)
 int object_stat(struct object *o, struct object_stat *ret)
 {
 	pthread_mutex_lock(&o->mu);
-	if (o->hidden)
+	if (o->all_dirty)
 		image_refresh(o);
 	*ret = (struct object_stat){
 		.size = o->size,
@@ -354,6 +354,7 @@ int object_stat(struct object *o, struct object_stat *ret)
 		.tier = tier_of(o),
 		.partial = o->image == IMAGE_PARTIAL,
 		.writer = o->all_dirty,
+		.orphan = o->orphan,
 		.wgen = o->wgen,
 		.sgen = o->sgen,
 		.load_us = o->image == IMAGE_COMPLETE ? 0 : fill_estimate_us(o),

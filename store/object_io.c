@@ -187,7 +187,7 @@ static ssize_t write_at(struct object *o, const void *buf, size_t len, uint64_t 
 			return r;
 		pthread_rwlock_wrlock(&o->rw);
 		pthread_mutex_lock(&o->mu);
-		if (o->hidden)
+		if (o->all_dirty)
 			image_refresh(o);
 		if (append)
 			*off = o->size;
@@ -283,7 +283,7 @@ ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off)
 
 	pthread_rwlock_rdlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
-	if (o->hidden)
+	if (o->all_dirty)
 		image_refresh(o);
 	len = off >= o->size ? 0 : min64(len, o->size - off);
 	fills = fills_on_read(o);
@@ -355,7 +355,7 @@ int object_truncate(struct object *o, uint64_t size)
 	pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
 	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
-	if (o->hidden)
+	if (o->all_dirty)
 		image_refresh(o);
 	if (size != o->size || o->under->n || o->dirty.set) {
 		r = begin_change(o);
@@ -433,7 +433,7 @@ int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len)
 	pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
 	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
-	if (o->hidden)
+	if (o->all_dirty)
 		image_refresh(o);
 	r = fallocate_locked(o, mode, off, off + len);
 	pthread_mutex_unlock(&o->mu);
@@ -484,7 +484,7 @@ int64_t object_seek(struct object *o, uint64_t off, int whence)
 	int fd;
 
 	pthread_mutex_lock(&o->mu);
-	if (o->hidden)
+	if (o->all_dirty)
 		image_refresh(o);
 	if (off >= o->size) {
 		r = -ENXIO;

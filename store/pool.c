@@ -24,12 +24,13 @@
 uint64_t pool_used(struct store *s)
 {
 	struct statfs f;
-	uint64_t used;
+	uint64_t used, overhead;
 
 	if (!s->own_tmpfs || fstatfs(s->img_fd, &f))
 		return atomic_load(&s->image_bytes);
 	used = (f.f_blocks - f.f_bfree) * (uint64_t)f.f_bsize;
-	return used > s->run_overhead ? used - s->run_overhead : 0;
+	overhead = atomic_load(&s->run_overhead);
+	return used > overhead ? used - overhead : 0;
 }
 
 static bool has_room(struct store *s, uint64_t want)
@@ -298,6 +299,7 @@ static void *tier_main(void *arg)
 		if (s->stopping)
 			break;
 		pthread_mutex_unlock(&s->tier_lock);
+		rundir_measure(s);
 		if (s->opt.idle_s)
 			evict_long_idle(s);
 		/* A sixteenth stays free, so that an opener seldom has to make room itself. */

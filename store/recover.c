@@ -180,7 +180,7 @@ static struct settled_record *settled_record(const struct object *o, const struc
 
 int j_put_settled(struct object *o, struct chunk *const *chunks, size_t n, const struct extmap *m,
 		  uint64_t size, const struct timespec *mtime, const struct blockmap *dirty,
-		  bool all_dirty)
+		  bool all_dirty, bool changed)
 {
 	struct j_range clean = { .ino = o->ino };
 	struct j_image image = image_record(o, all_dirty);
@@ -198,7 +198,7 @@ int j_put_settled(struct object *o, struct chunk *const *chunks, size_t n, const
 		group_add(&g, J_CHUNK, &jc[i], sizeof(jc[i]));
 	}
 	group_add(&g, J_SETTLED, settled, len);
-	if (all_dirty || dirty->set) {
+	if (changed || all_dirty || dirty->set) {
 		group_add(&g, J_IMAGE, &image, sizeof(image));
 		group_add_dirty(&g, o->ino, dirty);
 	} else {
@@ -460,7 +460,7 @@ static bool take_image(struct object *o, const struct found *f)
 	o->size = st.st_size;
 	o->image_mtime = o->mtime = st.st_mtim;
 	o->image = f->flags & J_IMAGE_COMPLETE ? IMAGE_COMPLETE : IMAGE_PARTIAL;
-	o->all_dirty = f->flags & J_IMAGE_ALL_DIRTY;
+	o->all_dirty = o->orphan = f->flags & J_IMAGE_ALL_DIRTY;
 	bytes = (uint64_t)st.st_blocks * 512;
 	image_update_blocks(o, &bytes);
 	atomic_fetch_add(&o->store->images, 1);

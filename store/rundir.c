@@ -164,7 +164,30 @@ int rundir_open(struct store *s, struct store_error *err)
 			  "%s: not on a tmpfs and none could be mounted: hot files are as slow as its "
 			  "disk: choose one on a tmpfs with rundir=",
 			  s->rundir);
-	return open_dirs(s, err);
+	r = open_dirs(s, err);
+	if (!r)
+		rundir_measure(s);
+	return r;
+}
+
+void rundir_measure(struct store *s)
+{
+	int fd = s->own_tmpfs ? openat(s->run_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+	struct stat st;
+	uint64_t sum = 0;
+
+	if (!d) {
+		if (fd >= 0)
+			close(fd);
+		return;
+	}
+	while ((e = readdir(d)))
+		if (!fstatat(s->run_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode))
+			sum += (uint64_t)st.st_blocks * 512;
+	closedir(d);
+	atomic_store(&s->run_overhead, sum);
 }
 
 /* True if somebody has an image open or mapped still: then all of it stays for the next daemon. */

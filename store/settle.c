@@ -308,7 +308,7 @@ static int begin(struct settle *t)
 	int r = 0;
 
 	t->regions = t->exts = 0;
-	if (o->hidden)
+	if (o->all_dirty)
 		image_refresh(o);
 	t->size = o->size;
 	t->mtime = o->mtime;
@@ -369,7 +369,8 @@ static int install(struct settle *t)
 	m = new_map(t);
 	if (!m)
 		return -ENOMEM;
-	r = j_put_settled(o, t->added, t->n_added, m, t->size, &t->mtime, &o->redirty, all_dirty);
+	r = j_put_settled(o, t->added, t->n_added, m, t->size, &t->mtime, &o->redirty, all_dirty,
+			  o->wgen != t->gen);
 	if (r) {
 		extmap_unref(m);
 		return r;
@@ -381,6 +382,7 @@ static int install(struct settle *t)
 	o->dirty = o->redirty;
 	o->redirty = (struct blockmap){ 0 };
 	o->all_dirty = all_dirty;
+	o->orphan &= all_dirty;
 	o->sgen = t->gen;
 	object_set_snap(o, t->size, t->gen);
 	o->snap.mtime = t->mtime;

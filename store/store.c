@@ -289,18 +289,6 @@ static int load(struct store *s, struct store_error *err)
 	return r;
 }
 
-/* What the run directory's tmpfs holds beside images, so that budgets count images only. */
-static void measure_overhead(struct store *s)
-{
-	struct statfs f;
-	uint64_t used;
-
-	if (!s->own_tmpfs || fstatfs(s->run_fd, &f))
-		return;
-	used = (f.f_blocks - f.f_bfree) * (uint64_t)f.f_bsize;
-	s->run_overhead = used - atomic_load(&s->image_bytes);
-}
-
 static void defaults(struct store *s)
 {
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
@@ -382,7 +370,6 @@ int store_open(const struct store_options *opt, struct store **ret, struct store
 		store_close(s, false);
 		return r;
 	}
-	measure_overhead(s);
 	*ret = s;
 	return 0;
 }
@@ -475,6 +462,7 @@ void store_status(struct store *s, struct store_status *ret)
 	struct chunk_totals t;
 	uint64_t files;
 
+	rundir_measure(s);
 	chunk_table_totals(s->chunks, &t);
 	*ret = (struct store_status){
 		.path = s->path,

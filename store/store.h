@@ -152,6 +152,7 @@ struct object_stat {
 	enum object_tier tier;
 	bool partial;         /* has an image that is not complete */
 	bool writer;          /* a passthrough writer may exist */
+	bool orphan;          /* and it may be a handle that outlived a killed daemon */
 	uint64_t wgen, sgen;  /* write and settled generation */
 	uint64_t load_us;     /* estimate: time to fill the image now */
 };

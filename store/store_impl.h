@@ -84,6 +84,7 @@ struct object {
 	uint64_t db_gen;
 	struct blockmap valid, filling, dirty, redirty;
 	bool all_dirty;        /* somebody may have written unseen: the whole image is dirty */
+	bool orphan;           /* and a killed daemon's handles may be among them */
 	uint32_t hidden_epoch; /* raised by each open of a hidden writer */
 	bool settling;
 	bool cut_while_settling;
@@ -116,7 +117,7 @@ struct store {
 	struct store_options opt;
 	int lock_fd, dir_fd, seg_fd, run_fd, img_fd;
 	bool own_tmpfs, huge_pages, read_only;
-	uint64_t run_overhead; /* bytes of the run directory's tmpfs that are not images */
+	atomic_uint_fast64_t run_overhead; /* bytes of the run directory's tmpfs that are not images */
 	const struct io_ops *io;
 	struct meta *meta;
 	struct segset *segs;
@@ -178,6 +179,8 @@ void scratch_put(struct store *s, void *buf);
 /* ---- rundir.c: the run directory and its tmpfs ---- */
 int rundir_open(struct store *s, struct store_error *err);
 void rundir_close(struct store *s, bool clean);
+/* What the tmpfs holds beside images, so that budgets count images only. */
+void rundir_measure(struct store *s);
 
 /* ---- space.c: room in the store for what is dirty ---- */
 /* Room for len more dirty bytes; -ENOSPC. */
@@ -288,10 +291,11 @@ struct j_range {
 };
 int j_put_image(struct object *o);
 int j_put_range(struct store *s, uint32_t type, uint64_t ino, uint64_t first, uint64_t count);
-/* One group: the new chunks, the settled map, and what is dirty still. mu held. */
+/* One group: the new chunks, the settled map, and what is dirty still. changed: the
+ * file did change meanwhile, be it only in size. mu held. */
 int j_put_settled(struct object *o, struct chunk *const *chunks, size_t n, const struct extmap *m,
 		  uint64_t size, const struct timespec *mtime, const struct blockmap *dirty,
-		  bool all_dirty);
+		  bool all_dirty, bool changed);
 /* What the journal must say of o after a checkpoint: to the new one. mu held. */
 int j_checkpoint_object(struct object *o);
 int recover_record(void *store, const struct journal_record *rec);

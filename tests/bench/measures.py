@@ -1,0 +1,387 @@
+"""What is measured: groups of measurements that share files and mounts.
+
+A group sets its places up, then lets kvfs and its rivals do the same work in turn, round after
+round. A worker times itself; all here are rates, more is better, so a ratio above 1 means that kvfs
+is faster than the rival.
+"""
+
+import contextlib
+import os
+import shutil
+
+from workplace import GIB, MIB, CannotRun, drop_caches, make_huge_pages_likely, memory
+
+GROUPS = []  # (names, function)
+
+KVFS = "kvfs"
+HUGE = "tmpfs huge"
+TMPFS = "tmpfs"
+EXT4 = "ext4"
+BTRFS = "btrfs lzo"
+PLAIN = "plain FUSE"
+RAW = "raw device"
+ENCODE = "one core's encode"
+DECODE = "decode"
+LIMIT = "the limit"
+
+FILES = 32  # of a session
+
+
+def group(*names):
+    def add(function):
+        GROUPS.append((names, function))
+        return function
+
+    return add
+
+
+def sizes(quick, free_disk):
+    """Sizes that fit this machine: the session is the largest thing, and several exist at once."""
+    session = (1 if quick else 4) * GIB
+    room = min(memory("MemAvailable") // 5, free_disk // 12)
+    while session > room and session > 256 * MIB:
+        session //= 2
+    return {
+        "session": session,
+        "file": min(session // 2 if quick else session // 4, GIB),
+        "names": 20_000 if quick else 100_000,
+        "blocks": 64 if quick else 256,
+        "small": 256 if quick else 1024,
+    }
+
+
+@contextlib.contextmanager
+def places(bench, *labels, **options):
+    """A folder for each label, kvfs first: {label: folder}, and the kvfs mount."""
+    session = bench.sizes["session"]
+    options = {"hot": session * 3 // 2 + 2 * GIB, "warm": session * 3 // 2, "idle": 3600, **options}
+    make = {
+        HUGE: lambda: bench.place.tmpfs("tmpfs-huge", huge=True),
+        TMPFS: lambda: bench.place.tmpfs("tmpfs", huge=False),
+        EXT4: lambda: bench.place.disk("ext4", bench.sizes["session"] * 2),
+        BTRFS: lambda: bench.place.disk("btrfs", bench.sizes["session"] * 2, "compress=lzo"),
+        PLAIN: lambda: bench.place.plain_fuse("plain-fuse"),
+    }
+    make_huge_pages_likely()
+    with contextlib.ExitStack() as stack:
+        mount = stack.enter_context(bench.place.kvfs(**options))
+        folders = {KVFS: mount.dir}
+        for label in labels:
+            if bench.quick and label in (BTRFS, PLAIN):
+                continue
+            try:
+                folders[label] = stack.enter_context(make[label]())
+            except (CannotRun, OSError) as e:
+                bench.failed(label, e)
+        yield folders, mount
+
+
+def same_work(folders, worker, *args):
+    """The same worker in each folder; args may be functions of the folder."""
+
+    def one(folder):
+        return lambda: worker(*(a(folder) if callable(a) else a for a in args))
+
+    return {label: one(folder) for label, folder in folders.items()}
+
+
+def warmed(bench, size, work):
+    """The work with so much free memory made present before each. A virtual machine may give free
+    memory back to its host within seconds, and its first use then costs ten times a copy: who comes
+    first would pay for all."""
+
+    def one(function):
+        def warm_first():
+            bench.warm_memory(size)
+            return function()
+
+        return warm_first
+
+    return {label: one(function) for label, function in work.items()}
+
+
+# ---- Hot files -----------------------------------------------------------------------------------
+
+
+@group("hot-seq-read", "hot-mmap-read", "hot-rand-read-4k")
+def hot_reads(bench):
+    """One file, settled and hot, read by one reader."""
+
+    def file(folder):
+        return os.path.join(folder, "file")
+
+    rate = bench.place.workers.rate
+    with places(bench, HUGE, TMPFS, EXT4, PLAIN) as (folders, mount):
+        for folder in folders.values():
+            rate("file", "fill", file(folder), bench.sizes["file"])
+        mount.settle()
+        os.sync()
+        bench.compare("hot-seq-read", "GB/s", same_work(folders, rate, "file", "read", file, "1M"),
+                      goal=(HUGE, 0.90))
+        bench.compare("hot-mmap-read", "GB/s", same_work(folders, rate, "file", "mmap", file),
+                      goal=(HUGE, 0.90))
+        bench.compare("hot-rand-read-4k", "kop/s",
+                      same_work(folders, rate, "file", "rand", file, "4K"), goal=(HUGE, 0.55))
+
+
+@group("new-write-1m", "new-write-4k")
+def new_writes(bench):
+    """New content at memory speed. The file is removed before its settling is due."""
+
+    def file(folder):
+        return os.path.join(folder, "new")
+
+    rate = bench.place.workers.rate
+    size = bench.sizes["file"]
+    with places(bench, HUGE, TMPFS, EXT4, PLAIN) as (folders, _):
+        bench.compare("new-write-1m", "GB/s",
+                      warmed(bench, 2 * size,
+                             same_work(folders, rate, "file", "write", file, size, "1M")),
+                      goal=(HUGE, 0.80))
+        bench.compare("new-write-4k", "GB/s",
+                      warmed(bench, 2 * size,
+                             same_work(folders, rate, "file", "write", file, size, "4K")),
+                      goal=(HUGE, 0.40))
+
+
+@group("save-4k")
+def save_small_writes(bench):
+    """A session saved with 4 KiB writes, a file a layer."""
+
+    def save(folder):
+        session = os.path.join(folder, "session")
+        try:
+            return bench.place.workers.rate("session", "save", session, FILES,
+                                            bench.sizes["file"] // FILES, "4K", "normal", 1)
+        finally:
+            shutil.rmtree(session)
+
+    with places(bench, HUGE, TMPFS, EXT4) as (folders, _):
+        bench.compare("save-4k", "GB/s", warmed(bench, 2 * bench.sizes["file"],
+                                                same_work(folders, save, lambda folder: folder)))
+
+
+@group("fallback-seq-read", "fallback-mmap-read")
+def fallback_reads(bench):
+    """A hot file where the kernel has no passthrough: the daemon moves the bytes."""
+
+    def file(folder):
+        return os.path.join(folder, "file")
+
+    rate = bench.place.workers.rate
+    with places(bench, TMPFS, PLAIN, nopassthrough=True) as (folders, mount):
+        for folder in folders.values():
+            rate("file", "fill", file(folder), bench.sizes["file"])
+        mount.settle()
+        bench.compare("fallback-seq-read", "GB/s",
+                      same_work(folders, rate, "file", "read", file, "1M"), goal=(TMPFS, 0.40))
+        bench.compare("fallback-mmap-read", "GB/s",
+                      same_work(folders, rate, "file", "mmap", file), goal=(TMPFS, 0.25))
+
+
+# ---- Names and small things ----------------------------------------------------------------------
+
+
+@group("create", "stat", "stat-missing", "readdir", "unlink")
+def names(bench):
+    """A flat directory of empty files, made and removed in every round."""
+    n = bench.sizes["names"]
+
+    def one(folder):
+        def work():
+            path = os.path.join(folder, "names")
+            rate = bench.place.workers.rate
+            return {
+                "create": rate("names", "create", path, n),
+                "stat": rate("names", "stat", path, n),
+                "stat-missing": rate("names", "missing", path, n),
+                "readdir": rate("names", "readdir", path, n),
+                "unlink": rate("names", "unlink", path, n),
+            }
+
+        return work
+
+    with places(bench, EXT4, HUGE) as (folders, _):
+        bench.compare_all("kop/s", {label: one(f) for label, f in folders.items()}, warm=False)
+
+
+@group("block-store", "block-load")
+def blocks(bench):
+    """Files of 2 MiB, one write or read each, O_DIRECT, 16 threads: vLLM's fs tier."""
+    work = (bench.sizes["blocks"], "2M", 16)
+    seed = iter(range(1, 1000))
+
+    def one(folder):
+        def round_of_work():
+            path = os.path.join(folder, "blocks")
+            rate = bench.place.workers.rate
+            got = {
+                "block-store": rate("blocks", "store", path, *work, next(seed)),
+                "block-load": rate("blocks", "load", path, *work),
+            }
+            rate("blocks", "drop", path, *work)
+            return got
+
+        return round_of_work
+
+    with places(bench, HUGE, EXT4) as (folders, _):
+        work_of = {label: one(f) for label, f in folders.items()}
+        bench.compare_all("GB/s", warmed(bench, GIB, work_of), warm=False)
+
+
+# ---- The store -----------------------------------------------------------------------------------
+
+
+def raw_work(bench, direction, size):
+    """O_DIRECT on a file of the store's own file system, at the depth and size that do best."""
+    if direction not in bench.raw:
+        probe = min(size, GIB)
+        rates = {
+            (block, depth): bench.place.workers.rate("raw", direction, bench.raw_file(), probe,
+                                                     block, depth)
+            for block, depth in (("1M", 1), ("1M", 8), ("2M", 8))
+        }
+        bench.raw[direction] = max(rates, key=rates.get)
+        bench.machine[f"raw_{direction}_gb_s"] = {
+            f"{depth} x {block}": round(r / 1e9, 2) for (block, depth), r in rates.items()
+        }
+    block, depth = bench.raw[direction]
+    return bench.place.workers.rate("raw", direction, bench.raw_file(), size, block, depth)
+
+
+@group("settle")
+def settle(bench):
+    """Fresh noise, already in hot images; timed is the fsync of the root that makes it durable.
+    Nothing is settled in the background before, as commit is far away."""
+    size = bench.sizes["session"]
+    rate = bench.place.workers.rate
+    seed = iter(range(100, 1000))
+
+    with places(bench, commit=3600) as (_, mount):
+        session = os.path.join(mount.dir, "session")
+
+        def kvfs():
+            shutil.rmtree(session, ignore_errors=True)
+            mount.settle()
+            bench.warm_memory(size * 5 // 4)
+            rate("session", "save", session, FILES, size // FILES, "1M", "random", next(seed))
+            waiting = mount.number("unsettled_bytes")
+            if waiting < size * 0.9:
+                raise CannotRun(f"only {waiting} of {size} bytes were left to settle")
+            return size / mount.settle()
+
+        bench.compare("settle", "GB/s", {
+            KVFS: kvfs,
+            RAW: lambda: raw_work(bench, "write", size),
+            ENCODE: lambda: rate("limits", "encode", "random"),
+        }, goal=((RAW, ENCODE), 0.70), warm=False)
+
+
+@group("durable-save")
+def durable_save(bench):
+    """A session saved file by file, each with an fsync before its close."""
+    size = bench.sizes["file"]
+    rate = bench.place.workers.rate
+    seed = iter(range(2000, 9000))
+
+    def save(folder):
+        session = os.path.join(folder, "session")
+        try:
+            return rate("session", "save", session, FILES, size // FILES, "1M", "normal",
+                        next(seed), "fsync")
+        finally:
+            shutil.rmtree(session)
+
+    with places(bench, EXT4, BTRFS) as (folders, _):
+        work = warmed(bench, 2 * size, same_work(folders, save, lambda folder: folder))
+        work[RAW] = lambda: raw_work(bench, "write", size)
+        bench.compare("durable-save", "GB/s", work, warm=False)
+
+
+@group("warm-read", "cold-restore")
+def restores(bench):
+    """A session of bf16 values, 32 files, evicted, then read in order, 1 MiB a read."""
+    size = bench.sizes["session"]
+    rate = bench.place.workers.rate
+    cores = os.cpu_count()
+
+    def session(folder):
+        return os.path.join(folder, "session")
+
+    def cold_kvfs(mount):
+        def work():
+            mount.evict("cold", session(mount.dir))
+            drop_caches()
+            bench.warm_memory(size * 5 // 4)
+            return rate("session", "restore", session(mount.dir))
+
+        return work
+
+    def cold_rival(folder):
+        def work():
+            drop_caches()
+            bench.warm_memory(size * 5 // 4)
+            return rate("session", "restore", session(folder))
+
+        return work
+
+    def warm_kvfs(mount):
+        def work():
+            mount.evict("warm", session(mount.dir))
+            bench.warm_memory(size * 5 // 4)
+            return rate("session", "restore", session(mount.dir))
+
+        return work
+
+    def decode():
+        return rate("limits", "decode", "normal", cores)
+
+    with places(bench, EXT4, BTRFS) as (folders, mount):
+        for folder in folders.values():
+            rate("session", "save", session(folder), FILES, size // FILES, "1M", "normal", 42)
+        mount.settle()
+        os.sync()
+        stored = int(os.getxattr(session(mount.dir), "user.kvfs.stored"))
+        if stored < size // 10:
+            raise CannotRun(f"user.kvfs.stored of the session says {stored} of {size} bytes")
+
+        def raw():
+            # As the bytes of the session: what its stored bytes take at the rate of the device.
+            return raw_work(bench, "read", stored) * size / stored
+
+        work = {KVFS: cold_kvfs(mount), RAW: raw, DECODE: decode}
+        work.update({label: cold_rival(f) for label, f in folders.items() if label != KVFS})
+        bench.compare("cold-restore", "GB/s", work, goal=((RAW, DECODE), 0.85), warm=False)
+        bench.compare("warm-read", "GB/s", {KVFS: warm_kvfs(mount), DECODE: decode}, warm=False)
+        rate("session", "verify", session(mount.dir), "normal", 42)
+
+
+@group("daemon-memory")
+def daemon_memory(bench):
+    """What the daemon holds besides the tiers, with many files and many chunks, all cold."""
+    n, small = bench.sizes["names"], bench.sizes["small"]
+    run = bench.place.workers.run
+
+    def cold(mount):
+        mount.settle()
+        mount.evict("cold", *subfolders(mount.dir))
+        return mount.own_memory()
+
+    with places(bench) as (_, mount):
+        before = mount.own_memory()
+        run("names", "create", os.path.join(mount.dir, "names"), n)
+        files = cold(mount)
+        run("session", "save", os.path.join(mount.dir, "chunks"), small, MIB, "1M", "random", 77)
+        own = cold(mount)
+        chunks = mount.number("chunks")
+        limit = 64 * MIB + 256 * chunks + 1024 * (n + small)
+        bench.say(f"daemon: {before / MIB:.0f} MiB empty; {(files - before) / n:.0f} B more a file "
+                  f"({n} files); {(own - files) / max(chunks, 1):.0f} B more a chunk "
+                  f"({chunks} chunks)")
+        bench.add("daemon-memory", "MiB", LIMIT, [(own / MIB, limit / MIB)], goal=1.0, less=True)
+
+
+
+
+def subfolders(folder):
+    return [e.path for e in os.scandir(folder) if e.is_dir()]

@@ -1,0 +1,124 @@
+"""The results as a table, as JSON and as a picture."""
+
+import json
+import math
+import statistics
+
+
+class Row:
+    """kvfs against one rival. pairs: (kvfs, rival) of each round; less: a smaller value is better."""
+
+    def __init__(self, name, unit, rival, pairs, goal=None, less=False):
+        self.name, self.unit, self.rival, self.goal = name, unit, rival, goal
+        self.ratios = [(r / k if less else k / r) for k, r in pairs]
+        self.kvfs = statistics.median(k for k, _ in pairs)
+        self.value = statistics.median(r for _, r in pairs)
+        self.ratio = statistics.median(self.ratios)
+
+    def met(self):
+        return self.goal is None or self.ratio >= self.goal
+
+    def as_json(self):
+        return {
+            "name": self.name, "kvfs": self.kvfs, "unit": self.unit, "rival": self.rival,
+            "rival_value": self.value, "ratio": self.ratio, "runs": len(self.ratios),
+            "ratio_min": min(self.ratios), "ratio_max": max(self.ratios), "goal": self.goal,
+        }
+
+
+def number(x):
+    return f"{x:.3g}" if x < 100 else f"{x:.0f}"
+
+
+def table(rows):
+    head = ("name", "kvfs", "unit", "rival", "value", "ratio", "rounds", "goal", "met")
+    cells = [head]
+    for r in rows:
+        spread = f"{min(r.ratios):.2f}-{max(r.ratios):.2f}"
+        goal = ("", "") if r.goal is None else (f"{r.goal:.2f}", "yes" if r.met() else "NO")
+        cells.append((r.name, number(r.kvfs), r.unit, r.rival, number(r.value), f"{r.ratio:.2f}",
+                      spread, *goal))
+    width = [max(len(c[i]) for c in cells) for i in range(len(head))]
+    left = (0, 2, 3)
+    lines = []
+    for i, c in enumerate(cells):
+        if i and c[0] == cells[i - 1][0]:
+            c = ("", "", "") + c[3:]
+        lines.append("  ".join(
+            c[j].ljust(width[j]) if j in left else c[j].rjust(width[j]) for j in range(len(c))
+        ).rstrip())
+    lines.insert(1, "  ".join("-" * w for w in width))
+    return "\n".join(lines)
+
+
+def verdict(rows):
+    goals = [r for r in rows if r.goal is not None]
+    short = [r for r in goals if not r.met()]
+    lines = [f"{r.name} falls short: {r.ratio:.2f} of {r.rival}, the goal is {r.goal:.2f}"
+             for r in short]
+    lines.append(f"{len(goals) - len(short)} of {len(goals)} goals met")
+    return "\n".join(lines)
+
+
+def write_json(path, machine, rows):
+    with open(path, "w") as f:
+        json.dump({"machine": machine, "results": [r.as_json() for r in rows]}, f, indent=1)
+        f.write("\n")
+
+
+# ---- The picture: one bar a row, on a logarithmic scale, drawn as SVG so that nothing is needed ----
+
+BAR, LEFT, WIDTH, RIGHT, TOP = 16, 240, 560, 90, 56
+COLOURS = {True: "#3a7d44", False: "#b3392f", None: "#5b7c99"}
+
+
+def write_svg(path, rows, machine):
+    low = min([0.1] + [r.ratio for r in rows])
+    high = max([2.0] + [r.ratio for r in rows])
+    lo, hi = math.floor(math.log10(low) * 2) / 2, math.ceil(math.log10(high) * 2) / 2
+
+    def x(ratio):
+        return LEFT + WIDTH * (math.log10(ratio) - lo) / (hi - lo)
+
+    height = TOP + (BAR + 6) * len(rows) + 30
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + RIGHT}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<text x="10" y="20" font-size="15">kvfs against its rivals: ratio of rates, more is better'
+        '</text>',
+        f'<text x="10" y="38" fill="#666">{escape(machine["cpu"])}, {machine["cores"]} cores, Linux '
+        f'{escape(machine["kernel"])}; thick line: equal; black tick: goal</text>',
+    ]
+    for tick in (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100):
+        if lo <= math.log10(tick) <= hi:
+            out.append(f'<line x1="{x(tick):.1f}" y1="{TOP - 6}" x2="{x(tick):.1f}" '
+                       f'y2="{height - 24}" stroke="#ccc" stroke-width="{3 if tick == 1 else 1}"/>')
+            out.append(f'<text x="{x(tick):.1f}" y="{height - 8}" text-anchor="middle">{tick:g}'
+                       '</text>')
+    for i, r in enumerate(rows):
+        out += bar(r, TOP + i * (BAR + 6), x)
+    out.append("</svg>\n")
+    with open(path, "w") as f:
+        f.write("\n".join(out))
+
+
+def bar(row, y, x):
+    start, end = sorted((x(1), x(row.ratio)))
+    colour = COLOURS[None if row.goal is None else row.met()]
+    base = y + BAR - 4
+    parts = [
+        f'<text x="{LEFT - 8}" y="{base}" text-anchor="end">{escape(row.name)} / '
+        f'{escape(row.rival)}</text>',
+        f'<rect x="{start:.1f}" y="{y}" width="{max(end - start, 1):.1f}" height="{BAR}" '
+        f'fill="{colour}"/>',
+        f'<text x="{max(end, x(1)) + 6:.1f}" y="{base}">{row.ratio:.2f}</text>',
+    ]
+    if row.goal is not None:
+        parts.append(f'<line x1="{x(row.goal):.1f}" y1="{y - 2}" x2="{x(row.goal):.1f}" '
+                     f'y2="{y + BAR + 2}" stroke="black" stroke-width="2"/>')
+    return parts
+
+
+def escape(text):
+    return text.replace("&", "&amp;").replace("<", "&lt;")
