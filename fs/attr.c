@@ -43,7 +43,7 @@ static void note_size(struct inode *i)
 }
 
 /* The lock is held. */
-static void take_object_stat(struct fs *fs, struct inode *i, struct object *o, uint64_t epoch)
+static void take_object_stat(struct inode *i, struct object *o, uint64_t epoch)
 {
 	struct object_stat os;
 
@@ -54,7 +54,6 @@ static void take_object_stat(struct fs *fs, struct inode *i, struct object *o, u
 	i->file.orphan = os.orphan;
 	/* While it is dirty every byte written changes it. */
 	i->file.stored_epoch = os.dirty || os.writer ? 0 : epoch;
-	(void)fs;
 }
 
 static int stat_file(struct fs *fs, struct inode *i)
@@ -68,7 +67,7 @@ static int stat_file(struct fs *fs, struct inode *i)
 	r = inode_object_load(fs, i, &o);
 	if (r)
 		return r == -ENOENT ? -ESTALE : r;
-	take_object_stat(fs, i, o, epoch);
+	take_object_stat(i, o, epoch);
 	object_unref(o);
 	return 0;
 }
@@ -97,24 +96,7 @@ void attr_stat_virtual(struct fs *fs, uint64_t ino, struct stat *st)
 	st->st_ctim = st->st_mtim = st->st_atim = fs->root->a.btime;
 }
 
-/* What a dead daemon's handles do, the kernel does not put down to this mount's inode. */
-static double attr_timeout(const struct inode *i)
-{
-	return inode_is_file(i) && i->file.orphan ? 0 : ATTR_TIMEOUT;
-}
-
-int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
-{
-	memset(e, 0, sizeof(*e));
-	e->ino = i->ino;
-	e->generation = 1;
-	e->attr_timeout = attr_timeout(i);
-	e->entry_timeout = ENTRY_TIMEOUT;
-	return attr_stat(fs, i, &e->attr);
-}
-
-/* ---- privileges ---- */
-
+/* What a write or a truncation takes away of a file's mode. */
 static mode_t privilege_bits(mode_t mode)
 {
 	mode_t bits = mode & S_ISUID;
@@ -124,6 +106,31 @@ static mode_t privilege_bits(mode_t mode)
 		bits |= S_ISGID;
 	return bits;
 }
+
+/* Not to be cached: the mode of a file that loses bits by a write, after which the kernel asks for
+ * size and times alone; and what a dead daemon's handles change, which the kernel does not put down
+ * to this mount's inode. */
+static double attr_timeout(const struct inode *i, const struct stat *st)
+{
+	if (inode_is_file(i) && (i->file.orphan || privilege_bits(st->st_mode)))
+		return 0;
+	return ATTR_TIMEOUT;
+}
+
+int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
+{
+	int r;
+
+	memset(e, 0, sizeof(*e));
+	r = attr_stat(fs, i, &e->attr);
+	e->ino = i->ino;
+	e->generation = 1;
+	e->attr_timeout = attr_timeout(i, &e->attr);
+	e->entry_timeout = ENTRY_TIMEOUT;
+	return r;
+}
+
+/* ---- privileges ---- */
 
 static struct xattr *capability(struct inode *i)
 {
@@ -177,7 +184,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		fuse_reply_attr(req, &st, attr_timeout(i));
+		fuse_reply_attr(req, &st, attr_timeout(i, &st));
 	ns_lock(fs);
 	inode_put(fs, i);
 	ns_unlock(fs);
@@ -257,7 +264,7 @@ static int set(struct fs *fs, struct inode *i, struct object *o, const struct st
 }
 
 static int setattr(struct fs *fs, fuse_ino_t ino, const struct stat *attr, int to_set,
-		   struct stat *st)
+		   struct stat *st, double *ret_timeout)
 {
 	struct object *o = NULL;
 	struct inode *i;
@@ -277,6 +284,8 @@ static int setattr(struct fs *fs, fuse_ino_t ino, const struct stat *attr, int t
 	object_unref(o);
 	if (r == 0)
 		r = attr_stat(fs, i, st);
+	if (r == 0)
+		*ret_timeout = attr_timeout(i, st);
 	ns_lock(fs);
 	inode_put(fs, i);
 	ns_unlock(fs);
@@ -287,6 +296,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 		struct fuse_file_info *fi)
 {
 	struct fs *fs = req_fs(req);
+	double timeout = 0;
 	struct stat st;
 	int r;
 
@@ -297,9 +307,9 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 	else if (fs->opt.read_only)
 		r = -EROFS;
 	else
-		r = setattr(fs, ino, attr, to_set, &st);
+		r = setattr(fs, ino, attr, to_set, &st, &timeout);
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		fuse_reply_attr(req, &st, ATTR_TIMEOUT);
+		fuse_reply_attr(req, &st, timeout);
 }

@@ -223,7 +223,7 @@ void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct f
 {
 	count(req_fs(req), REQ_READDIR);
 	if (ino_is_virtual(ino))
-		virtual_readdir(req, ino, size, off);
+		virtual_readdir(req, ino, size, off, false);
 	else
 		reply_page(req, size, off, fi, false);
 }
@@ -233,8 +233,7 @@ void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 {
 	count(req_fs(req), REQ_READDIRPLUS);
 	if (ino_is_virtual(ino))
-		/* No names, so that the kernel asks for the plain listing. */
-		fuse_reply_buf(req, NULL, 0);
+		virtual_readdir(req, ino, size, off, true);
 	else
 		reply_page(req, size, off, fi, true);
 }

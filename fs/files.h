@@ -177,6 +177,6 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 /* virtual.c: the nodes of .kvfs; each handler hands over what is for one of them. */
 void virtual_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void virtual_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void virtual_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off);
+void virtual_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 
 #endif

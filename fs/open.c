@@ -121,14 +121,21 @@ static bool prepare(struct opening *op)
 	return false;
 }
 
-/* The kernel may write new content into the image unseen. */
-static bool may_write_unseen(const struct opening *op)
+/* An image under a backing id cannot give blocks back before its last close, so the pool must have
+ * room for what the writer may make of it. */
+static bool may_grow(const struct opening *op)
 {
 	uint64_t want = op->largest * 2 > ADMIT_MIN ? op->largest * 2 : ADMIT_MIN;
 
+	return store_admits_writer(op->fs->store, want);
+}
+
+/* The kernel may write new content into the image unseen. */
+static bool may_write_unseen(const struct opening *op)
+{
 	return op->new_content && (op->flags & O_ACCMODE) == O_WRONLY &&
 	       !(op->flags & (O_DIRECT | O_SYNC | O_DSYNC)) && !op->privileged &&
-	       memcg_is_ours(op->fs, op->pid) && store_admits_writer(op->fs->store, want);
+	       memcg_is_ours(op->fs, op->pid) && may_grow(op);
 }
 
 /* Through a writable mapping a foreign process would be charged for pages of the image. */
@@ -143,7 +150,7 @@ static int choose(struct opening *op, bool image)
 	struct backing_want want = {
 		.write = op->write,
 		.plain = op->write && may_write_unseen(op),
-		.image = image && may_map(op),
+		.image = image && may_map(op) && (!op->write || may_grow(op)),
 	};
 	int r;
 

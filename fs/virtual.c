@@ -77,19 +77,28 @@ void virtual_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		open_end(fs, handle_take(&fs->handles, fi->fh));
 }
 
-void virtual_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off)
+/* Of readdirplus without node ids, so that the listing counts as no lookup. */
+static size_t add_entry(fuse_req_t req, char *buf, size_t room, bool plus, const char *name,
+			uint64_t ino, mode_t mode, off_t next)
 {
-	char buf[512];
+	struct fuse_entry_param e = { .attr = { .st_ino = ino, .st_mode = mode } };
+
+	return plus ? fuse_add_direntry_plus(req, buf, room, name, &e, next) :
+		      fuse_add_direntry(req, buf, room, name, &e.attr, next);
+}
+
+void virtual_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus)
+{
+	char buf[1024];
 	size_t used = 0, room = size < sizeof(buf) ? size : sizeof(buf);
 
-	for (size_t k = (size_t)off; k < NODES; k++) {
-		struct stat st = { .st_ino = nodes[k].ino, .st_mode = S_IFREG };
+	for (size_t k = off > 0 ? (size_t)off : 0; k < NODES; k++) {
 		size_t need;
 
 		if (nodes[k].parent != ino)
 			continue;
-		need = fuse_add_direntry(req, buf + used, room - used, nodes[k].name, &st,
-					 (off_t)k + 1);
+		need = add_entry(req, buf + used, room - used, plus, nodes[k].name, nodes[k].ino,
+				 S_IFREG, (off_t)k + 1);
 		if (need > room - used)
 			break;
 		used += need;

@@ -50,7 +50,7 @@ static int settle_begin(struct fs *fs, struct inode *i, struct settle *s)
 		return r;
 	while (i->file.committing)
 		ns_wait(fs, &fs->commit_done, -1);
-	r = object_is_dirty(s->o) ? announce(fs, i, s->o) : 0;
+	r = object_is_dirty(s->o) || object_is_uncommitted(s->o) ? announce(fs, i, s->o) : 0;
 	if (r || !object_is_dirty(s->o)) {
 		object_unref(s->o);
 		return r;

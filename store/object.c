@@ -336,6 +336,16 @@ bool object_is_dirty(struct object *o)
 	return d;
 }
 
+bool object_is_uncommitted(struct object *o)
+{
+	bool u;
+
+	pthread_mutex_lock(&o->mu);
+	u = !o->discarded && o->snap.map != o->db;
+	pthread_mutex_unlock(&o->mu);
+	return u;
+}
+
 static enum object_tier tier_of(struct object *o)
 {
 	if (o->image == IMAGE_COMPLETE)
@@ -359,8 +369,10 @@ int object_stat(struct object *o, struct object_stat *ret)
 		.sgen = o->sgen,
 		.load_us = o->image == IMAGE_COMPLETE ? 0 : fill_estimate_us(o),
 	};
-	/* The whole image dirty: what is settled beneath it says nothing about it any more. */
-	ret->stored = o->all_dirty ? o->size : o->under_stored + ret->dirty;
+	/* The whole image dirty: what is settled beneath it says nothing about it any more, and where
+	 * its holes are only the tmpfs knows, in huge pages. */
+	ret->stored = o->all_dirty ? (o->size < o->blocks ? o->size : o->blocks)
+				   : o->under_stored + ret->dirty;
 	if (o->mtime.tv_nsec >= 0)
 		ret->mtime = ret->ctime = o->mtime;
 	pthread_mutex_unlock(&o->mu);

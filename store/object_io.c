@@ -367,24 +367,29 @@ int object_truncate(struct object *o, uint64_t size)
 	return r;
 }
 
+/* Valid blocks that hold settled bytes of [off, end) are recorded as dirty before they change. */
+static int mark_valid_dirty(struct object *o, uint64_t off, uint64_t end)
+{
+	const struct extmap *m = o->under;
+	int r = 0;
+
+	for (size_t i = extmap_find(m, off); i < m->n && m->e[i].off < end && !r; i++) {
+		uint64_t from = m->e[i].off > off ? m->e[i].off : off;
+		uint64_t to = min64(m->e[i].off + m->e[i].len, end);
+
+		for (uint64_t b = from / OBJECT_BLOCK; b < object_blocks(to) && !r; b++)
+			if (is_valid(o, b))
+				r = mark_dirty(o, b, b + 1, true);
+	}
+	return r;
+}
+
 /* mu and rw (exclusive) held; [off, end) within the file. */
 static int punch(struct object *o, uint64_t off, uint64_t end)
 {
-	uint64_t first = off / OBJECT_BLOCK, last = object_blocks(end), n, b = first;
-	int fd, r = 0;
+	uint64_t whole = object_blocks(off), whole_end = end / OBJECT_BLOCK;
+	int fd, r = mark_valid_dirty(o, off, end);
 
-	/* What the image holds of the range is recorded as dirty before it changes. */
-	while (!r && b < last) {
-		bool valid = is_valid(o, b);
-
-		if (o->image == IMAGE_COMPLETE)
-			n = last - b;
-		else
-			blockmap_next(&o->valid, b, last, valid, &n);
-		if (valid)
-			r = mark_dirty(o, b, b + n, true);
-		b += n;
-	}
 	if (r)
 		return r;
 	fd = image_wfd_get(o);
@@ -396,6 +401,14 @@ static int punch(struct object *o, uint64_t off, uint64_t end)
 	if (r)
 		return r;
 	r = cut_under(o, off, end);
+	/* Blocks that are all hole now are the same in the image and beneath it. */
+	if (!r && whole < whole_end && !o->all_dirty) {
+		uint64_t dirty = object_dirty_bytes(o);
+
+		r = j_put_range(o->store, J_CLEAN, o->ino, whole, whole_end - whole);
+		blockmap_clear(&o->dirty, whole, whole_end - whole);
+		object_account(o, dirty);
+	}
 	image_refresh(o);
 	clock_gettime(CLOCK_REALTIME, &o->mtime);
 	o->image_mtime = o->mtime;
@@ -478,10 +491,53 @@ static uint64_t next_hole(const struct object *o, uint64_t off)
 	return min64(off, o->size);
 }
 
+#define SEEK_PAGE 4096u
+
+static bool page_is_zero(const char *p, size_t n)
+{
+	return !p[0] && !memcmp(p, p + 1, n - 1);
+}
+
+/*
+ * In an image that somebody may write unseen only its bytes tell: the tmpfs knows its holes as
+ * coarsely as its huge pages are. Pages of zeros count as holes, as they will once settled.
+ */
+static int64_t seek_image(int fd, uint64_t off, int whence)
+{
+	char buf[16 * SEEK_PAGE];
+	bool want_data = whence == SEEK_DATA;
+	ssize_t n;
+
+	for (;;) {
+		off_t data = lseek(fd, off, SEEK_DATA);
+
+		if (data < 0)
+			return want_data || errno != ENXIO ? -errno : (int64_t)off;
+		if (!want_data && (uint64_t)data > off)
+			return off;
+		off = data;
+		n = pread(fd, buf, sizeof(buf) - off % SEEK_PAGE, off);
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return want_data ? -ENXIO : (int64_t)off;
+		for (ssize_t at = 0; at < n;) {
+			size_t page = SEEK_PAGE - (off + at) % SEEK_PAGE;
+
+			if (page > (size_t)(n - at))
+				page = n - at;
+			if (page_is_zero(buf + at, page) != want_data)
+				return off + at;
+			at += page;
+		}
+		off += n;
+	}
+}
+
 int64_t object_seek(struct object *o, uint64_t off, int whence)
 {
 	int64_t r;
-	int fd;
+	int fd = -1;
 
 	pthread_mutex_lock(&o->mu);
 	if (o->all_dirty)
@@ -489,11 +545,7 @@ int64_t object_seek(struct object *o, uint64_t off, int whence)
 	if (off >= o->size) {
 		r = -ENXIO;
 	} else if (o->all_dirty) {
-		/* Only the image knows, as coarsely as its pages are large. */
-		fd = image_fd(o);
-		r = fd < 0 ? fd : lseek(fd, off, whence);
-		r = r < 0 && fd >= 0 ? -errno : r;
-		image_close_idle(o);
+		r = fd = image_open(o, O_RDONLY);
 	} else if (whence == SEEK_DATA) {
 		uint64_t d = next_data(o, off);
 
@@ -502,5 +554,9 @@ int64_t object_seek(struct object *o, uint64_t off, int whence)
 		r = next_hole(o, off);
 	}
 	pthread_mutex_unlock(&o->mu);
+	if (fd >= 0) {
+		r = seek_image(fd, off, whence);
+		close(fd);
+	}
 	return r;
 }

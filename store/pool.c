@@ -228,14 +228,47 @@ static int delete_rows(struct store *s, struct chunk **c, size_t n)
 	return r;
 }
 
+static int by_place(const void *a, const void *b)
+{
+	const struct segment_loc *x = &(*(struct chunk *const *)a)->loc;
+	const struct segment_loc *y = &(*(struct chunk *const *)b)->loc;
+
+	if (x->segment != y->segment)
+		return x->segment < y->segment ? -1 : 1;
+	return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* How many chunks from c on lie one behind the other, flushes padded at most; *ret_len: the bytes
+ * from the first payload to the last. Punched one by one, each would keep the blocks it shares. */
+static size_t run_of(struct chunk **c, size_t n, uint32_t *ret_len)
+{
+	uint64_t start = (uint64_t)c[0]->loc.offset * RECORD_ALIGN;
+	uint64_t end = start + record_size(c[0]->info.stored_len);
+	size_t i = 1;
+
+	for (; i < n && c[i]->loc.segment == c[0]->loc.segment; i++) {
+		uint64_t at = (uint64_t)c[i]->loc.offset * RECORD_ALIGN;
+
+		if (at != end && at != ((end + IO_ALIGN - 1) & ~(uint64_t)(IO_ALIGN - 1)))
+			break;
+		end = at + record_size(c[i]->info.stored_len);
+	}
+	*ret_len = end - start - sizeof(struct record_header);
+	return i;
+}
+
 static void free_bytes(struct store *s, struct chunk **c, size_t n)
 {
-	for (size_t i = 0; i < n; i++) {
-		uint32_t seg = c[i]->loc.segment;
+	size_t run;
 
-		/* Gone already when another chunk of it was the first to see it empty. */
+	qsort(c, n, sizeof(*c), by_place);
+	for (size_t i = 0; i < n; i += run) {
+		uint32_t seg = c[i]->loc.segment, len;
+
+		run = run_of(c + i, n - i, &len);
+		/* Gone already when another run of it was the first to see it empty. */
 		if (seglive_get(s, seg) || seg == segset_active(s->segs)) {
-			segset_punch(s->segs, c[i]->loc, c[i]->info.stored_len);
+			segset_punch(s->segs, c[i]->loc, len);
 		} else if (!seglive_gone(s, seg)) {
 			segset_remove(s->segs, seg);
 			seglive_forget(s, seg);

@@ -376,6 +376,10 @@ static int on_range(struct store *s, uint32_t type, const struct j_range *j)
 	case J_DIRTY:
 		return blockmap_set(&f->dirty, j->first, j->count);
 	case J_CLEAN:
+		if (j->count) {
+			blockmap_clear(&f->dirty, j->first, j->count);
+			return 0;
+		}
 		blockmap_done(&f->dirty);
 		f->image = false;
 		return 0;

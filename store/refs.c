@@ -236,8 +236,13 @@ int meta_commit(struct meta_txn *t, bool durable)
 	struct store *s = meta_txn_store(t);
 	struct undo *undo;
 	size_t n;
-	int r = put_segments(t);
+	int r;
 
+	/* Data before the metadata that names it: the store settles on its own under pressure, so
+	 * what is put may be younger than the caller's sync. Costs nothing when there is nothing. */
+	r = segset_sync(s->segs);
+	if (!r)
+		r = put_segments(t);
 	if (r) {
 		meta_abort(t);
 		return r;

@@ -169,15 +169,26 @@ static size_t zero_run(const char *p, size_t n)
 	return i;
 }
 
+/* Where the first page of zeros at or after at begins, pages being those of the file; len if there
+ * is none. Chunks end there, so that a hole is one wherever it lies. */
+static size_t next_zero_page(const struct settle *t, uint64_t off, size_t at, size_t len)
+{
+	for (at += -(off + at) & (HOLE_MIN - 1); at + HOLE_MIN <= len; at += HOLE_MIN)
+		if (zero_run(t->window + at, HOLE_MIN) == HOLE_MIN)
+			return at;
+	return len;
+}
+
 /* Cuts what the window holds into chunks. *ret_used: bytes done with. */
 static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, size_t len,
 		      bool last, size_t *ret_used)
 {
-	size_t at = 0;
+	size_t at = 0, zero_page = 0;
 
 	while (at < len) {
 		size_t zeros = zero_run(t->window + at, len - at);
 		size_t n;
+		bool ends;
 		int r;
 
 		/* A hole ends at a multiple of 4, where chunks may begin. */
@@ -187,7 +198,10 @@ static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, 
 			at += zeros;
 			continue;
 		}
-		n = chunker_next(ck, t->window + at, len - at, last);
+		if (zero_page <= at)
+			zero_page = next_zero_page(t, off, at, len);
+		ends = last || zero_page < len;
+		n = chunker_next(ck, t->window + at, zero_page - at, ends);
 		if (!n)
 			break;
 		r = add_chunk(t, off + at, t->window + at, n);

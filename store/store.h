@@ -223,6 +223,8 @@ int object_settle(struct object *o);
 
 /* True if there is anything object_settle() would do. */
 bool object_is_dirty(struct object *o);
+/* True if what was settled last is not what meta.db holds; the store settles under pressure too. */
+bool object_is_uncommitted(struct object *o);
 
 /* Drops the image (and with TIER_COLD the warm chunks only this file uses). The object must be
  * settled: -EAGAIN when it is dirty; -EBUSY when handles or mappings hold the image. */
