@@ -14,6 +14,9 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+/* Bytes of a read from which on the image is mapped for the reply. */
+#define MAPPED_MIN 65536u
+
 void *file_buffer(struct fs *fs)
 {
 	void *buf = pthread_getspecific(fs->buffer_key);
@@ -38,6 +41,12 @@ static void read_text(fuse_req_t req, const struct handle *h, size_t size, uint6
 	fuse_reply_buf(req, size ? h->text + off : NULL, size);
 }
 
+/* The reply goes out from the image itself: one copy, by the kernel. */
+static int reply_mapped(void *req, const void *bytes, size_t len)
+{
+	return fuse_reply_buf(req, bytes, len);
+}
+
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct fs *fs = req_fs(req);
@@ -54,6 +63,14 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	if (h->mode == HANDLE_TEXT) {
 		read_text(req, h, size, (uint64_t)off);
 		return;
+	}
+	/* Small ones gain nothing by it. A reply that failed half way has not been sent. */
+	if (size >= MAPPED_MIN) {
+		int r = object_read_mapped(h->o, size < MAX_IO ? size : MAX_IO, (uint64_t)off,
+					   reply_mapped, req);
+
+		if (r != -EAGAIN)
+			return;
 	}
 	buf = file_buffer(fs);
 	n = buf ? object_read(h->o, buf, size < MAX_IO ? size : MAX_IO, (uint64_t)off) : -ENOMEM;

@@ -24,6 +24,7 @@ struct opening {
 	bool new_content; /* just created, or truncated */
 	bool privileged;  /* carries suid, sgid or capabilities */
 	bool cold;        /* had no complete image */
+	bool prefetched;  /* has one because a reader walks this directory */
 	uint64_t largest; /* of its directory */
 	uint32_t error_seq;
 	int backing_id;
@@ -71,6 +72,8 @@ static int begin(struct opening *op)
 	touch_atime(op->fs, i, op->flags);
 	i->nopen++;
 	i->file.opened = true;
+	op->prefetched = i->file.prefetched;
+	i->file.prefetched = false;
 	list_del(&i->file.evict_link);
 	ns_unlock(op->fs);
 	return 0;
@@ -245,7 +248,7 @@ static void prefetch_next(const struct opening *op)
 	struct dentry *d;
 	uint64_t dir = 0;
 
-	if (op->write || !op->cold)
+	if (op->write || !(op->cold || op->prefetched))
 		return;
 	ns_lock(op->fs);
 	d = inode_a_name(op->i);

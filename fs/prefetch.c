@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prefetch: a reader that walks the layers of a session opens one file after the other. When it had
- * to wait for one, the next few in the order of their names are filled behind it.
+ * to wait for one, or finds one filled ahead, the next few in the order of their names are filled behind it.
  */
 #include "fs/files.h"
 
@@ -48,8 +48,14 @@ static void prefetch_file(struct fs *fs, uint64_t ino)
 	ns_unlock(fs);
 	if (!o)
 		return;
-	if (object_stat(o, &os) == 0 && os.size && (os.tier != TIER_HOT || os.partial))
+	if (object_stat(o, &os) == 0 && os.size && (os.tier != TIER_HOT || os.partial)) {
+		ns_lock(fs);
+		i = inode_find(fs, ino);
+		if (i && S_ISREG(i->a.mode))
+			i->file.prefetched = true;
+		ns_unlock(fs);
 		object_prefetch(o);
+	}
 	object_unref(o);
 }
 

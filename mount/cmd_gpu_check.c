@@ -118,7 +118,7 @@ int cmd_gpu_check(int argc, char **argv)
 	char text[GPU_TEXT];
 	bool equal = true;
 
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	arguments_parse(&argp, argc, argv, 0, &a);
 	gpu_probe(&info);
 	if (!info.built || a.device >= info.devices || gpu_driver_load(&driver, info.why) < 0) {
 		complain("gpu-check: no GPU %d to use: %s", a.device, gpu_describe(&info, text));

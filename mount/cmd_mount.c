@@ -89,7 +89,7 @@ int cmd_mount(int argc, char **argv)
 	int status;
 
 	options_init(&req.opt, options_machine_memory());
-	argp_parse(&argp, argc, argv, 0, NULL, &req);
+	arguments_parse(&argp, argc, argv, 0, &req);
 	status = serve_mount(&req);
 	options_done(&req.opt);
 	return status;
@@ -97,9 +97,17 @@ int cmd_mount(int argc, char **argv)
 
 /* ---- mount.kvfs ------------------------------------------------------------------------------- */
 
+#define HELPER_USAGE "usage: mount.kvfs STORE MOUNTPOINT [-sfnv] [-o OPTIONS] [-t TYPE]"
+
 static int helper_usage(const char *what)
 {
-	complain("%s: usage: mount.kvfs STORE MOUNTPOINT [-sfnv] [-o OPTIONS] [-t TYPE]", what);
+	complain("%s: " HELPER_USAGE, what);
+	return MOUNT_EXIT_USAGE;
+}
+
+static int helper_option_wrong(int c)
+{
+	complain("-%c: %s: " HELPER_USAGE, optopt, c == ':' ? "needs a value" : "no such option");
 	return MOUNT_EXIT_USAGE;
 }
 
@@ -110,7 +118,7 @@ static int helper_parse(int argc, char **argv, struct mount_request *req, const 
 	int c, n = 0;
 
 	opterr = 0;
-	while ((c = getopt(argc, argv, "sfnvo:t:N:")) != -1) {
+	while ((c = getopt(argc, argv, ":sfnvo:t:N:")) != -1) {
 		switch (c) {
 		case 's':
 			req->opt.sloppy = true;
@@ -127,7 +135,7 @@ static int helper_parse(int argc, char **argv, struct mount_request *req, const 
 		case 'N':
 			break;
 		default:
-			return helper_usage("an argument is not known");
+			return helper_option_wrong(c);
 		}
 	}
 	*ret_lists = n;

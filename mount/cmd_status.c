@@ -159,18 +159,17 @@ int cmd_status(int argc, char **argv)
 	char *status;
 	int r;
 
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	if (control_find(a.mountpoint, false, &m) < 0)
+	arguments_parse(&argp, argc, argv, 0, &a);
+	if (control_find_live(a.mountpoint, &m) < 0)
 		return KVFS_EXIT_FAILED;
 	r = control_status_text(m.point, &status);
-	if (r < 0) {
-		bool dead = r == -ENOTCONN || r == -ECONNABORTED;
-
-		complain("%s: %s: %s", m.point, dead ? "its daemon is dead" : strerror(-r),
-			 dead ? "mount it again, or take it away with 'kvfs umount'" :
-				"run this as the user who mounted it, or as root");
+	if (mount_error_is_dead(r))
+		control_complain_dead(m.point);
+	else if (r < 0)
+		complain("%s: %s: run this as the user who mounted it, or as root", m.point,
+			 strerror(-r));
+	if (r < 0)
 		return KVFS_EXIT_FAILED;
-	}
 	r = KVFS_EXIT_OK;
 	if (a.json)
 		fputs(status, stdout);

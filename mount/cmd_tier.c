@@ -21,6 +21,7 @@ struct job {
 	char **paths; /* NULL-terminated, in argv */
 	struct progress progress;
 	uint64_t busy, failed; /* files */
+	bool dead;             /* the daemon: there is no sense in going on */
 };
 
 /* ---- Arguments -------------------------------------------------------------------------------- */
@@ -87,6 +88,11 @@ static void complain_file(struct job *j, const char *path, int error)
 {
 	progress_clear(&j->progress);
 	j->failed++;
+	j->dead = mount_error_is_dead(-error);
+	if (j->dead) {
+		control_complain_dead(path);
+		return;
+	}
 	switch (error) {
 	case EBUSY:
 		j->busy++;
@@ -135,6 +141,10 @@ static void count_file(struct job *j, const char *path, uint64_t size)
 
 static void complain_walk(struct job *j, const FTSENT *e)
 {
+	if (mount_error_is_dead(-e->fts_errno)) {
+		complain_file(j, e->fts_path, e->fts_errno);
+		return;
+	}
 	progress_clear(&j->progress);
 	complain("%s: %s: give paths that exist and may be read", e->fts_path,
 		 strerror(e->fts_errno));
@@ -149,7 +159,7 @@ static int walk(struct job *j, void (*file)(struct job *j, const char *path, uin
 
 	if (!fts)
 		return -errno;
-	while (errno = 0, (e = fts_read(fts))) {
+	while (errno = 0, !j->dead && (e = fts_read(fts))) {
 		if (e->fts_info == FTS_F)
 			file(j, e->fts_path, (uint64_t)e->fts_statp->st_size);
 		else if (tell && (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR ||
@@ -179,7 +189,7 @@ static int run(struct job *j)
 
 	/* All of them before the first is touched. */
 	for (char **p = j->paths; *p; p++)
-		if (control_find(*p, false, &m) < 0)
+		if (control_find_live(*p, &m) < 0)
 			return KVFS_EXIT_FAILED;
 	progress_begin(&j->progress, j->verb, j->quiet);
 	if (j->progress.shown)
@@ -201,7 +211,7 @@ int cmd_evict(int argc, char **argv)
 		.xattr = "user.kvfs.evict", .value = "cold", .verb = "evicting", .evicts = true
 	};
 
-	argp_parse(&evict_argp, argc, argv, 0, NULL, &j);
+	arguments_parse(&evict_argp, argc, argv, 0, &j);
 	return run(&j);
 }
 
@@ -209,6 +219,6 @@ int cmd_prefetch(int argc, char **argv)
 {
 	struct job j = { .xattr = "user.kvfs.prefetch", .value = "1", .verb = "prefetching" };
 
-	argp_parse(&prefetch_argp, argc, argv, 0, NULL, &j);
+	arguments_parse(&prefetch_argp, argc, argv, 0, &j);
 	return run(&j);
 }

@@ -150,6 +150,12 @@ static int umount_live(const struct arguments *a, const struct mount_entry *m)
 	int pidfd = daemon_open(m->point, &pid);
 	int r = make_durable(m->point);
 
+	/* It may die while it is asked. */
+	if (mount_error_is_dead(r)) {
+		if (pidfd >= 0)
+			close(pidfd);
+		return remove_dead(m);
+	}
 	if (r < 0)
 		complain("%s: not everything could be made durable: %s: %s", m->point, strerror(-r),
 			 a->force ? "unmounting all the same" :
@@ -175,7 +181,7 @@ int cmd_umount(int argc, char **argv)
 	struct arguments a = { 0 };
 	struct mount_entry m;
 
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	arguments_parse(&argp, argc, argv, 0, &a);
 	if (control_find(a.mountpoint, true, &m) < 0)
 		return KVFS_EXIT_FAILED;
 	if (mount_is_dead(m.point))

@@ -16,6 +16,14 @@
 /* Some kilobytes in practice. */
 #define STATUS_MAX (1u << 20)
 
+int control_complain_dead(const char *path)
+{
+	complain("%s: the daemon of this mount is dead: mount again, or take the mount away with "
+		 "'kvfs umount'",
+		 path);
+	return -ENOTCONN;
+}
+
 int control_find(const char *path, bool root, struct mount_entry *ret)
 {
 	char abs[PATH_MAX];
@@ -25,6 +33,8 @@ int control_find(const char *path, bool root, struct mount_entry *ret)
 	/* A dead mount can be asked for, a missing file not. */
 	if (r == 0 && lstat(abs, &st) < 0 && errno == ENOENT)
 		r = -ENOENT;
+	if (mount_error_is_dead(r))
+		return control_complain_dead(path);
 	if (r < 0) {
 		complain("%s: %s: give a path on a mounted kvfs", path, strerror(-r));
 		return r;
@@ -42,6 +52,15 @@ int control_find(const char *path, bool root, struct mount_entry *ret)
 			 path, KVFS_FSTYPE);
 	else
 		complain("/proc/self/mountinfo: %s: /proc must be mounted", strerror(-r));
+	return r;
+}
+
+int control_find_live(const char *path, struct mount_entry *ret)
+{
+	int r = control_find(path, false, ret);
+
+	if (r == 0 && mount_is_dead(ret->point))
+		r = control_complain_dead(ret->point);
 	return r;
 }
 

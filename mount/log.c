@@ -90,25 +90,33 @@ const char *log_held_line(void)
 	return held_line;
 }
 
-void complain(const char *fmt, ...)
+/* A path may hold anything, and a message is one line. */
+static void put_line(const char *program, const char *fmt, va_list ap)
 {
 	char line[2 * PATH_MAX];
+
+	vsnprintf(line, sizeof(line), fmt, ap);
+	for (char *p = line; *p; p++)
+		if ((unsigned char)*p < ' ' || *p == 0x7f)
+			*p = '?';
+	fprintf(stderr, "%s: %s\n", program, line);
+}
+
+void complain(const char *fmt, ...)
+{
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
+	put_line("kvfs", fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "kvfs: %s\n", line);
 }
 
 void usage_fail(const char *program, const char *fmt, ...)
 {
 	va_list ap;
 
-	fprintf(stderr, "%s: ", program);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	put_line(program, fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
 	exit(KVFS_EXIT_USAGE);
 }

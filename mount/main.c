@@ -114,7 +114,7 @@ int main(int argc, char **argv)
 		return cmd_mount_helper(argc, argv);
 	if (is_bare_mount(argc, argv))
 		return run_command(&commands[0], argc, argv);
-	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
+	arguments_parse(&argp, argc, argv, ARGP_IN_ORDER, &c);
 	for (size_t i = 0; i < COMMANDS; i++)
 		if (!strcmp(argv[c.next], commands[i].name))
 			return run_command(&commands[i], argc - c.next, argv + c.next);

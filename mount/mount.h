@@ -36,6 +36,11 @@ int cmd_gpu_check(int argc, char **argv);
 
 void version_print(void);
 
+/* ---- arguments.c -------------------------------------------------------------------------------
+ * argp_parse(3), with one line that says what to do for an option that is wrong. */
+struct argp;
+void arguments_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+
 /* ---- size.c: sizes as people write them --------------------------------------------------------
  * Binary units: 1.5G is 1.5 * 2^30 bytes. "25%" is a share of whole, allowed when whole is not 0.
  * -EINVAL: not a size. -ERANGE: more than 64 bits hold, or more than 100%. *ret untouched then.
@@ -97,7 +102,7 @@ void log_hook(void *arg, int level, const char *line);
 void log_hold_fuse(bool hold);
 const char *log_held_line(void);
 
-/* For commands, and for a mount that fails: "kvfs: ..." on stderr. */
+/* For commands, and for a mount that fails: "kvfs: ..." on stderr, one line whatever is in it. */
 __attribute__((format(printf, 1, 2))) void complain(const char *fmt, ...);
 /* For a wrong command line: one line, and the end. */
 __attribute__((format(printf, 2, 3), noreturn)) void usage_fail(const char *program,
@@ -126,6 +131,8 @@ int path_resolve(const char *path, char ret[static PATH_MAX]);
 /* Whether path is dir or lies below it; both resolved. */
 bool path_below(const char *path, const char *dir);
 
+/* A call on a FUSE mount failed with that negative errno because its daemon is dead, or just died. */
+bool mount_error_is_dead(int error);
 bool mount_is_dead(const char *path);
 /* Detaches or, with lazy false, unmounts: by umount2(2) as root, else through fusermount3. */
 int mount_remove(const char *point, bool lazy);
@@ -171,6 +178,10 @@ int serve_mount(struct mount_request *req);
 /* The kvfs mount that path lies in; with root true path must be its mount point. 0, or negative
  * after complaining. */
 int control_find(const char *path, bool root, struct mount_entry *ret);
+/* The same for any path, and its daemon must be alive. */
+int control_find_live(const char *path, struct mount_entry *ret);
+/* Says that the daemon of the mount is dead and what to do. -ENOTCONN. */
+int control_complain_dead(const char *path);
 /* The text of .kvfs/status below the mount point, to be freed. 0 or negative errno. */
 int control_status_text(const char *point, char **ret);
 

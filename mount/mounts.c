@@ -7,6 +7,7 @@
 #include "mount/mount.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +133,7 @@ int path_resolve(const char *path, char ret[static PATH_MAX])
 
 	if (realpath(path, ret))
 		return 0;
-	if (errno != ENOENT && errno != ENOTCONN && errno != ECONNABORTED)
+	if (errno != ENOENT && !mount_error_is_dead(-errno))
 		return -errno;
 	if (len == 0 || len >= sizeof(copy))
 		return len ? -ENAMETOOLONG : -ENOENT;
@@ -163,34 +164,71 @@ bool path_below(const char *path, const char *dir)
 
 /* ---- Mount points ----------------------------------------------------------------------------- */
 
+/* Requests that are on their way when the daemon dies are aborted, later ones refused. */
+bool mount_error_is_dead(int error)
+{
+	return error == -ENOTCONN || error == -ECONNABORTED;
+}
+
 /* Attributes of the root may be cached and outlive the daemon; statfs(2) always asks it. */
 bool mount_is_dead(const char *path)
 {
 	struct statfs fs;
 
-	return statfs(path, &fs) < 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+	return statfs(path, &fs) < 0 && mount_error_is_dead(-errno);
 }
 
-/* fusermount3 has the rights an ordinary user lacks. Its own message stays on stderr. */
+/* The beginning of what comes, up to the end. */
+static void read_text(int fd, char *ret, size_t size)
+{
+	char rest[256];
+	size_t len = 0;
+	ssize_t n;
+
+	do {
+		bool full = len + 1 >= size;
+
+		n = read(fd, full ? rest : ret + len, full ? sizeof(rest) : size - 1 - len);
+		if (n > 0 && !full)
+			len += (size_t)n;
+	} while (n > 0 || (n < 0 && errno == EINTR));
+	ret[len] = '\0';
+}
+
+/* fusermount3 has the rights an ordinary user lacks. What it says is not for the user, who gets one
+ * line; it always speaks English. */
 static int fusermount(const char *point, bool lazy)
 {
 	const char *argv[] = { "fusermount3",       "-u", lazy ? "-z" : "--", lazy ? "--" : point,
 			       lazy ? point : NULL, NULL };
-	int status;
-	pid_t pid = fork();
+	char said[512] = "";
+	int status, fds[2], r = 0;
+	pid_t pid;
 
-	if (pid < 0)
+	if (pipe2(fds, O_CLOEXEC) < 0)
 		return -errno;
+	pid = fork();
 	if (pid == 0) {
-		execvp(argv[0], (char *const *)argv);
+		if (dup2(fds[1], STDERR_FILENO) >= 0)
+			execvp(argv[0], (char *const *)argv);
 		_exit(127);
 	}
+	if (pid < 0)
+		r = -errno;
+	close(fds[1]);
+	if (pid > 0)
+		read_text(fds[0], said, sizeof(said));
+	close(fds[0]);
+	if (r < 0)
+		return r;
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return -errno;
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return -ENOEXEC;
-	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	return strstr(said, "busy") ? -EBUSY : -EPERM;
 }
 
 int mount_remove(const char *point, bool lazy)

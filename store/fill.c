@@ -23,6 +23,7 @@
 _Static_assert(WINDOW_BLOCKS * OBJECT_BLOCK + CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds both");
 #define WORKERS 3
 #define RATE_START (1ull << 30) /* bytes a second, until measured */
+#define RATE_SAMPLE (32u << 20) /* bytes */
 #define OPEN_COST_US 200
 
 struct fill_pool {
@@ -216,12 +217,41 @@ int fill_read_extents(struct object *o, void *buf, size_t len, uint64_t off)
 
 /* ---- extents to the image ---- */
 
-static void note_rate(struct store *s, uint64_t bytes, int64_t us)
+static int64_t now_us(void)
 {
-	uint64_t rate = atomic_load(&s->fill_rate);
+	struct timespec t;
 
-	if (us > 0 && bytes >= 1u << 20)
-		atomic_store(&s->fill_rate, (rate * 7 + bytes * 1000000 / us) / 8);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* The rate is that of all fills together, over the time in which any was going on: an opener's fill
+ * is done by the workers too. */
+static void rate_begin(struct store *s)
+{
+	pthread_mutex_lock(&s->rate_lock);
+	if (!s->rate_active++)
+		s->rate_since_us = now_us();
+	pthread_mutex_unlock(&s->rate_lock);
+}
+
+static void rate_end(struct store *s, uint64_t bytes)
+{
+	int64_t now = now_us();
+
+	pthread_mutex_lock(&s->rate_lock);
+	s->rate_bytes += bytes;
+	s->rate_us += now - s->rate_since_us;
+	s->rate_since_us = now;
+	s->rate_active--;
+	if (s->rate_bytes >= RATE_SAMPLE && s->rate_us > 0) {
+		uint64_t rate = atomic_load(&s->fill_rate);
+		uint64_t seen = s->rate_bytes * 1000000 / s->rate_us;
+
+		atomic_store(&s->fill_rate, (rate * 3 + seen) / 4);
+		s->rate_bytes = s->rate_us = 0;
+	}
+	pthread_mutex_unlock(&s->rate_lock);
 	atomic_fetch_add(&s->filled_total, bytes);
 }
 
@@ -242,7 +272,6 @@ static void finish_if_whole(struct object *o)
 static int fill_window(struct object *o, uint64_t first, uint64_t count)
 {
 	uint64_t off = first * OBJECT_BLOCK, size, len;
-	struct timespec t0, t1;
 	char *buf;
 	int fd, r;
 
@@ -253,16 +282,13 @@ static int fill_window(struct object *o, uint64_t first, uint64_t count)
 	len = off >= size ? 0 : size - off;
 	if (len > count * OBJECT_BLOCK)
 		len = count * OBJECT_BLOCK;
-	clock_gettime(CLOCK_MONOTONIC, &t0);
+	rate_begin(o->store);
 	buf = scratch_get(o->store);
 	r = fd < 0 ? fd : !buf ? -ENOMEM : fill_read_extents(o, buf, len, off);
 	if (!r)
 		r = io_write_full(&io_system, fd, buf, len, off);
 	scratch_put(o->store, buf);
-	clock_gettime(CLOCK_MONOTONIC, &t1);
-	if (!r)
-		note_rate(o->store, len,
-			  (t1.tv_sec - t0.tv_sec) * 1000000 + (t1.tv_nsec - t0.tv_nsec) / 1000);
+	rate_end(o->store, r ? 0 : len);
 	pthread_mutex_lock(&o->mu);
 	blockmap_clear(&o->filling, first, count);
 	if (!r)

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -77,6 +78,31 @@ void image_wfd_put(struct object *o)
 	image_close_idle(o);
 }
 
+/* Longer than the file is now, so that it need not be mapped anew while readers use the mapping. */
+bool image_map(struct object *o)
+{
+	size_t len = (o->size * 2 + (64u << 20)) & ~(size_t)(HUGE_PAGE - 1);
+	int fd;
+	char *p;
+
+	if (o->map)
+		return true;
+	fd = image_fd(o);
+	p = fd < 0 ? MAP_FAILED : mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return false;
+	o->map = p;
+	o->map_len = len;
+	return true;
+}
+
+void image_unmap(struct object *o)
+{
+	if (o->map)
+		munmap(o->map, o->map_len);
+	o->map = NULL;
+}
+
 /* A daemon-mode writer keeps the writable descriptor, so that each write need not open it; but
  * while somebody may write unseen the probe must not meet it. */
 void image_close_idle(struct object *o)
@@ -85,6 +111,8 @@ void image_close_idle(struct object *o)
 		close(o->wfd);
 		o->wfd = -1;
 	}
+	if (!o->handles)
+		image_unmap(o);
 	if (o->fd >= 0 && !o->handles && !o->settling) {
 		close(o->fd);
 		o->fd = -1;
@@ -167,6 +195,7 @@ void image_drop(struct object *o)
 	if (o->fd >= 0)
 		close(o->fd);
 	o->wfd = o->fd = -1;
+	image_unmap(o);
 	image_name(o->ino, name);
 	unlinkat(o->store->img_fd, name, 0);
 	o->image = IMAGE_NONE;

@@ -31,8 +31,7 @@ static char *make_uri(const char *path, const char *query)
 	return uri;
 }
 
-/* -1: no such file. */
-static int64_t wal_size(const struct meta *m)
+int64_t meta_wal_size(const struct meta *m)
 {
 	struct stat st;
 	char *name;
@@ -51,7 +50,7 @@ static int create_file(const struct meta *m, const char *dir, struct store_error
 {
 	int dirfd, fd, r = 0;
 
-	if (wal_size(m) > 0)
+	if (meta_wal_size(m) > 0)
 		return meta_fail(err, -EUCLEAN,
 				 "%s: missing, but %s-wal is there: put it back from where it went,"
 				 " or restore both from a copy",
@@ -82,7 +81,7 @@ static int locate(struct meta *m, const char *dir, struct store_error *err)
 	free(real);
 	if (!m->path)
 		return meta_fail(err, -ENOMEM, "%s: out of memory", dir);
-	m->uri = make_uri(m->path, m->read_only && wal_size(m) < 0 ? "?immutable=1" : "");
+	m->uri = make_uri(m->path, m->read_only && meta_wal_size(m) < 0 ? "?immutable=1" : "");
 	if (!m->uri)
 		return meta_fail(err, -ENOMEM, "%s: out of memory", dir);
 	if (stat(m->path, &st) == 0)

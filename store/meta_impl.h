@@ -114,6 +114,8 @@ int meta_conn_run(struct meta_conn *c, sqlite3_stmt *st);
 /* meta_schema.c */
 /* Makes the tables if there are none, checks format and shape. err says what is wrong. */
 int meta_schema_check(struct meta *m, struct store_error *err);
+/* Bytes of meta.db-wal; -1: there is none. */
+int64_t meta_wal_size(const struct meta *m);
 int meta_fail(struct store_error *err, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

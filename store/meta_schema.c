@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -113,24 +114,6 @@ static int create_rows(struct meta_conn *c)
 	return meta_conn_exec(c, sql);
 }
 
-/* One transaction, so that a kill leaves an empty database, which the next open fills. */
-static int create(struct meta_conn *c)
-{
-	int r = meta_conn_exec(c, "PRAGMA page_size = 4096; PRAGMA synchronous = FULL;"
-				  "BEGIN IMMEDIATE");
-
-	if (r < 0)
-		return r;
-	r = create_tables(c);
-	if (r == 0)
-		r = create_rows(c);
-	if (r == 0)
-		r = meta_conn_exec(c, "COMMIT");
-	if (r < 0)
-		meta_conn_exec(c, "ROLLBACK");
-	return r;
-}
-
 /* After a failed call on c: what it was, and what to do about it. */
 static int explain(const struct meta *m, struct meta_conn *c, int r, struct store_error *err)
 {
@@ -152,7 +135,9 @@ static int explain(const struct meta *m, struct meta_conn *c, int r, struct stor
 				 m->path);
 	if (r == -EBUSY)
 		return meta_fail(err, r, "%s: locked by another program: end that first", m->path);
-	return meta_fail(err, r, "%s: %s (%s)", m->path, why, strerror(-r));
+	if (r == -ENOSPC)
+		return meta_fail(err, r, "%s: no space left on the file system: free some", m->path);
+	return meta_fail(err, r, "%s: %s (%s): see dmesg", m->path, why, strerror(-r));
 }
 
 /* Ours, and of a format we know? 1: a database without anything in it. */
@@ -184,6 +169,45 @@ static int check_format(const struct meta *m, struct meta_conn *c, struct store_
 				 "%s: damaged (format %lld does not exist): restore it from a copy",
 				 m->path, (long long)version);
 	return 0;
+}
+
+/* One transaction, so that a kill leaves an empty database, which the next open fills. */
+static int create(const struct meta *m, struct meta_conn *c, struct store_error *err)
+{
+	int r = meta_conn_exec(c, "PRAGMA page_size = 4096; PRAGMA synchronous = FULL;"
+				  "BEGIN IMMEDIATE");
+
+	if (r < 0)
+		return explain(m, c, r, err);
+	r = create_tables(c);
+	if (r == 0)
+		r = create_rows(c);
+	if (r == 0)
+		r = meta_conn_exec(c, "COMMIT");
+	if (r < 0) {
+		explain(m, c, r, err);
+		meta_conn_exec(c, "ROLLBACK");
+	}
+	return r;
+}
+
+/* An empty database is one whose making was cut short, unless there are segments: then it has lost
+ * its content, and to fill it would lose the segments' too. */
+static int create_missing(const struct meta *m, struct meta_conn *c, struct store_error *err)
+{
+	char *segments;
+	int r;
+
+	if (m->read_only)
+		return meta_fail(err, -EMEDIUMTYPE, "%s: empty: mount it writable once", m->path);
+	if (asprintf(&segments, "%.*ssegments", (int)(strlen(m->path) - strlen("meta.db")),
+		     m->path) < 0)
+		return meta_fail(err, -ENOMEM, "%s: out of memory", m->path);
+	r = access(segments, F_OK) == 0 ? -EUCLEAN : 0;
+	free(segments);
+	if (r < 0)
+		return meta_fail(err, r, "%s: damaged (empty): restore it from a copy", m->path);
+	return create(m, c, err);
 }
 
 static int quick_check(const struct meta *m, struct meta_conn *c, struct store_error *err)
@@ -229,6 +253,7 @@ static int enter_wal(const struct meta *m, struct meta_conn *c, struct store_err
 
 int meta_schema_check(struct meta *m, struct store_error *err)
 {
+	bool had_wal = meta_wal_size(m) > 0;
 	struct meta_conn c = { 0 };
 	int r = meta_conn_open(m->uri, !m->read_only, &c);
 
@@ -236,13 +261,8 @@ int meta_schema_check(struct meta *m, struct store_error *err)
 		return meta_fail(err, r, "%s: cannot be opened%s: %s", m->path,
 				 m->read_only ? "" : " for writing", strerror(-r));
 	r = check_format(m, &c, err);
-	if (r == 1 && m->read_only) {
-		r = meta_fail(err, -EMEDIUMTYPE, "%s: empty: mount it writable once", m->path);
-	} else if (r == 1) {
-		r = create(&c);
-		if (r < 0)
-			explain(m, &c, r, err);
-	}
+	if (r == 1)
+		r = create_missing(m, &c, err);
 	if (r == 0)
 		r = quick_check(m, &c, err);
 	if (r == 0 && !m->read_only)
@@ -252,6 +272,7 @@ int meta_schema_check(struct meta *m, struct store_error *err)
 		if (r < 0)
 			explain(m, &c, r, err);
 	}
-	meta_conn_close(&c, r < 0);
+	/* What a refused database has in its WAL stays there; a WAL made just now is taken away. */
+	meta_conn_close(&c, r < 0 && had_wal);
 	return r;
 }

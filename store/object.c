@@ -72,6 +72,7 @@ void object_destroy(struct object *o)
 	blockmap_done(&o->filling);
 	blockmap_done(&o->dirty);
 	blockmap_done(&o->redirty);
+	image_unmap(o);
 	if (o->fd >= 0)
 		close(o->fd);
 	if (o->wfd >= 0)

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -295,6 +296,35 @@ ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off)
 	r = len ? read_pieces(o, buf, len, off) : 0;
 	pthread_rwlock_unlock(&o->rw);
 	return r ? r : (ssize_t)len;
+}
+
+/* The pages are in the mapping afterwards: the reply's system call cannot fail on them. */
+static bool populate(struct object *o, uint64_t off, size_t len)
+{
+	uint64_t start = off & ~4095ull;
+
+	return !madvise(o->map + start, off + len - start, MADV_POPULATE_READ);
+}
+
+int object_read_mapped(struct object *o, size_t len, uint64_t off,
+		       int (*fn)(void *arg, const void *bytes, size_t len), void *arg)
+{
+	bool can;
+	int r = -EAGAIN;
+
+	pthread_rwlock_rdlock(&o->rw);
+	pthread_mutex_lock(&o->mu);
+	if (o->all_dirty)
+		image_refresh(o);
+	len = off >= o->size ? 0 : min64(len, o->size - off);
+	/* Touching a hole through a mapping would take a page of the pool. */
+	can = len && o->image == IMAGE_COMPLETE && o->blocks >= o->size && o->handles &&
+	      image_map(o) && off + len <= o->map_len && populate(o, off, len);
+	pthread_mutex_unlock(&o->mu);
+	if (can)
+		r = fn(arg, o->map + off, len);
+	pthread_rwlock_unlock(&o->rw);
+	return r;
 }
 
 /* ---- truncate, fallocate ---- */

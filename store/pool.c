@@ -20,6 +20,8 @@
 #define TIER_PERIOD_MS 500
 #define REAP_BATCH 4096
 #define ROUNDS 64
+#define STUCK_ROUNDS 5
+#define STUCK_WAIT_MS 20
 
 uint64_t pool_used(struct store *s)
 {
@@ -49,6 +51,7 @@ static bool only_ours(struct object *o)
 	if (o->wfd >= 0)
 		close(o->wfd);
 	o->wfd = -1;
+	image_unmap(o);
 	return image_unused(o, false);
 }
 
@@ -182,15 +185,22 @@ static bool one_round(struct store *s, uint64_t want, struct object *self)
 
 int pool_make_room(struct store *s, uint64_t want, struct object *self)
 {
+	int stuck = 0;
+
 	if (want > s->opt.hot_bytes)
 		return -ENOSPC;
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < ROUNDS && stuck < STUCK_ROUNDS; i++) {
 		if (has_room(s, want))
 			return 0;
 		if (s->opt.hooks.pressure)
 			s->opt.hooks.pressure(s->opt.hooks.arg);
-		if (!one_round(s, want, self))
-			break;
+		if (one_round(s, want, self)) {
+			stuck = 0;
+			continue;
+		}
+		/* Another thread may have the objects that could go in its hands just now. */
+		stuck++;
+		nanosleep(&(struct timespec){ .tv_nsec = STUCK_WAIT_MS * 1000000L }, NULL);
 	}
 	return has_room(s, want) ? 0 : -ENOSPC;
 }

@@ -316,6 +316,7 @@ static struct store *store_new(const struct store_options *opt)
 	pthread_mutex_init(&s->tier_lock, NULL);
 	pthread_mutex_init(&s->space_lock, NULL);
 	pthread_mutex_init(&s->seg_lock, NULL);
+	pthread_mutex_init(&s->rate_lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&s->tier_wake, &attr);
@@ -433,6 +434,7 @@ void store_close(struct store *s, bool clean)
 	pthread_mutex_destroy(&s->tier_lock);
 	pthread_mutex_destroy(&s->space_lock);
 	pthread_mutex_destroy(&s->seg_lock);
+	pthread_mutex_destroy(&s->rate_lock);
 	pthread_cond_destroy(&s->tier_wake);
 	free(s->path);
 	free(s->rundir);

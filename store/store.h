@@ -180,6 +180,14 @@ void object_set_tenant(struct object *o, uint32_t tenant);
 /* Daemon-mode data paths. Return bytes done, short only at end of file (read), or an errno:
  * -EIO damaged chunk in the range, -ENOSPC store or pool full. Writes extend the file. */
 ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off);
+/*
+ * As object_read() without a copy, where the whole range lies in a complete image: fn gets its
+ * bytes in the image, which stay as they are during the call only as far as nobody writes them.
+ * Returns what fn returned, or -EAGAIN when object_read() must do. Touching the bytes outside of
+ * a system call is not safe: the image may be cut by somebody unseen.
+ */
+int object_read_mapped(struct object *o, size_t len, uint64_t off,
+		       int (*fn)(void *arg, const void *bytes, size_t len), void *arg);
 ssize_t object_write(struct object *o, const void *buf, size_t len, uint64_t off);
 /* At the end of the file, atomically. *ret_off: where the bytes went. */
 ssize_t object_append(struct object *o, const void *buf, size_t len, uint64_t *ret_off);

@@ -73,6 +73,8 @@ struct object {
 	int fd;   /* O_RDONLY of the image, -1 when not open */
 	int wfd;  /* O_RDWR, while daemon-mode writers or a fill need it */
 	unsigned wfd_users;
+	char *map;     /* of the image, read-only, while handles read through the daemon */
+	size_t map_len; /* may reach beyond the end */
 	uint64_t size;
 	struct timespec mtime; /* of the last content change; tv_nsec -1: none known */
 	struct timespec image_mtime; /* what the image showed when content was last known: a newer
@@ -154,8 +156,12 @@ struct store {
 	struct undo *undo;
 	size_t undo_n, undo_cap;
 
-	/* rate estimate, bytes a second, fill.c */
+	/* fill.c: bytes a second, and what it is estimated from */
 	atomic_uint_fast64_t fill_rate;
+	pthread_mutex_t rate_lock;
+	unsigned rate_active; /* windows being filled now */
+	int64_t rate_since_us;
+	uint64_t rate_bytes, rate_us;
 
 	atomic_uint_fast64_t settled_total, filled_total, dedup_total, damaged_total, evicted_total;
 
@@ -215,6 +221,8 @@ int image_open(struct object *o, int flags); /* a new descriptor, the caller's *
 int image_fd(struct object *o);   /* opens when needed; the descriptor stays the object's */
 int image_wfd_get(struct object *o); /* a writable descriptor with a user count */
 void image_wfd_put(struct object *o);
+void image_unmap(struct object *o); /* rw (exclusive) held, or no handle left */
+bool image_map(struct object *o);
 void image_close_idle(struct object *o); /* closes both when nobody uses them */
 void image_drop(struct object *o);       /* unlinks; the object has no image afterwards */
 void image_mark_clean(struct object *o);

@@ -88,7 +88,7 @@ Test(options, testmask)
 {
 	accept("testmask=no-passthrough");
 	cr_assert_eq(opt.testmask, TESTMASK_NO_PASSTHROUGH);
-	accept("testmask=no-passthrough:no-direct-mmap");
+	accept("testmask=no-passthrough+no-direct-mmap");
 	cr_assert_eq(opt.testmask, TESTMASK_NO_PASSTHROUGH | TESTMASK_NO_DIRECT_MMAP);
 	refuse("testmask=no-such", "no-such");
 }
