@@ -210,7 +210,8 @@ static void stage(struct nsop *op, struct inode *i, const struct stat *attr, int
 
 	if (kills(to_set))
 		attr_kill_privileges(op, i);
-	a = nsop_touch(op, i, to_set & FUSE_SET_ATTR_SIZE);
+	/* When content changed is the object's to say. */
+	a = nsop_touch(op, i, false);
 	if (to_set & FUSE_SET_ATTR_MODE)
 		a->mode = (a->mode & S_IFMT) | (attr->st_mode & 07777);
 	if (to_set & FUSE_SET_ATTR_UID)
@@ -230,7 +231,7 @@ static int tell_object(struct inode *i, struct object *o, int to_set)
 {
 	if (to_set & FUSE_SET_ATTR_UID)
 		object_set_tenant(o, i->a.uid);
-	if (to_set & (SET_MTIME | FUSE_SET_ATTR_SIZE))
+	if (to_set & SET_MTIME)
 		return object_set_mtime(o, &i->a.mtime);
 	return 0;
 }

@@ -32,13 +32,24 @@ void *file_buffer(struct fs *fs)
 	return buf;
 }
 
+/* A copy: the handle, and the text with it, may end before the call that replies returns. */
 static void read_text(fuse_req_t req, const struct handle *h, size_t size, uint64_t off)
 {
+	void *buf = file_buffer(req_fs(req));
+
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	if (size > MAX_IO)
+		size = MAX_IO;
 	if (off >= h->text_len)
 		size = 0;
 	else if (size > h->text_len - off)
 		size = h->text_len - off;
-	fuse_reply_buf(req, size ? h->text + off : NULL, size);
+	if (size)
+		memcpy(buf, h->text + off, size);
+	fuse_reply_buf(req, buf, size);
 }
 
 /* The reply goes out from the image itself: one copy, by the kernel. */

@@ -99,6 +99,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_WRITE);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_MOVE);
 	conn->max_write = MAX_IO;
+	/* The kernel takes the smaller of this and what is set, be that raised before the answer or
+	 * after it. */
+	conn->max_readahead = READ_AHEAD;
 	conn->max_background = MAX_BACKGROUND;
 	conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
 	/* Every request is answered in bounded time. */

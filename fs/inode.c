@@ -222,6 +222,8 @@ int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
 			o = i->file.o;
 		} else {
 			i->file.o = o;
+			if (!i->a.nlink)
+				object_set_unlinked(o, true);
 		}
 	}
 	object_ref(o);

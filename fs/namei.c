@@ -212,8 +212,10 @@ static int enter(struct fs *fs, const struct make *mk, const struct inode *p, ui
 	meta_inode_done(&a);
 	if (r)
 		return r;
-	if (o)
+	if (o) {
 		i->file.o = o;
+		object_set_unlinked(o, true);
+	}
 	i->refs++;
 	*ret = i;
 	return 0;

@@ -11,9 +11,6 @@
 #include <syslog.h>
 #include <unistd.h>
 
-/* Of files the daemon serves through the page cache; the kernel's default of 128 is small. */
-#define READ_AHEAD_KB "4096"
-
 void notify_init(struct fs *fs)
 {
 	pthread_mutex_init(&fs->notifier.lock, NULL);
@@ -89,7 +86,7 @@ static bool find_device(const char *point, unsigned *major, unsigned *minor)
 static void raise_readahead(struct fs *fs)
 {
 	unsigned major, minor;
-	char path[64];
+	char path[64], kb[16];
 	int fd;
 
 	if (!find_device(fs->mountpoint, &major, &minor))
@@ -98,7 +95,8 @@ static void raise_readahead(struct fs *fs)
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	if (write(fd, READ_AHEAD_KB, strlen(READ_AHEAD_KB)) < 0)
+	snprintf(kb, sizeof(kb), "%u", READ_AHEAD >> 10);
+	if (write(fd, kb, strlen(kb)) < 0)
 		fs_log(fs, LOG_NOTICE, "cannot raise the read-ahead: %s: %m", path);
 	close(fd);
 }

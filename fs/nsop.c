@@ -42,6 +42,10 @@ struct meta_inode *nsop_touch(struct nsop *op, struct inode *i, bool content)
 {
 	struct meta_inode *a = nsop_inode(op, i);
 
+	/* The coarse clock stands still for milliseconds, and the kernel's stamps may be ahead of
+	 * it: a change must show. */
+	if (!time_after(&op->now, &i->a.ctime))
+		clock_gettime(CLOCK_REALTIME, &op->now);
 	a->ctime = op->now;
 	if (content)
 		a->mtime = op->now;
@@ -158,8 +162,11 @@ static uint32_t settle_needed(const struct inode *i)
 static void apply_inode(struct nsop *op, unsigned k)
 {
 	struct inode *i = op->inodes[k].inode;
+	bool had_name = i->a.nlink;
 
 	i->a = op->inodes[k].a;
+	if (inode_is_file(i) && i->file.o && had_name != (i->a.nlink != 0))
+		object_set_unlinked(i->file.o, had_name);
 	i->dirty |= op->inodes[k].dirty;
 	i->version++;
 	inode_update_dirty(op->fs, i);

@@ -69,6 +69,8 @@ static int begin(struct opening *op)
 	d = inode_a_name(i);
 	op->error_seq = i->file.error_seq;
 	op->largest = d ? d->parent->dir.largest : 0;
+	if (op->new_content)
+		object_expect_size(op->o, op->largest ? op->largest : op->fs->last_size);
 	touch_atime(op->fs, i, op->flags);
 	i->nopen++;
 	i->file.opened = true;
@@ -89,18 +91,19 @@ static void end(struct fs *fs, struct inode *i)
 
 static int truncate_content(struct opening *op)
 {
+	struct object_stat os;
 	struct nsop ns;
 	int r = object_truncate(op->o, 0);
 
 	if (r)
 		return r;
 	ns_lock(op->fs);
+	object_stat(op->o, &os);
+	inode_fold(op->i, &os);
 	nsop_begin(&ns, op->fs);
 	attr_kill_privileges(&ns, op->i);
-	nsop_touch(&ns, op->i, true)->size = 0;
+	nsop_touch(&ns, op->i, false);
 	r = nsop_run(&ns);
-	if (r == 0)
-		r = object_set_mtime(op->o, &op->i->a.mtime);
 	op->privileged = attr_has_privileges(op->i);
 	ns_unlock(op->fs);
 	return r;
@@ -302,6 +305,7 @@ static void last_close(struct fs *fs, struct inode *i, struct object *o)
 	clock_gettime(CLOCK_MONOTONIC, &i->file.idle_since);
 	if (d && os.size > d->parent->dir.largest)
 		d->parent->dir.largest = os.size;
+	fs->last_size = os.size;
 	if (i->file.evict_to && i->a.nlink)
 		writeback_evict_later(fs, i);
 }

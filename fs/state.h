@@ -24,6 +24,7 @@
 #include "store/store.h"
 
 #define MAX_IO     (1u << 20) /* bytes of a READ or WRITE */
+#define READ_AHEAD (4u << 20) /* through the page cache; the kernel's default of 128 KiB is small */
 #define OPEN_LOCKS 64u
 
 /* The kernel may keep names, present or not, as long as it likes: every change comes through it.
@@ -165,6 +166,7 @@ struct fs {
 	uint64_t commit_seq;   /* grows when entries become clean: what was read before is stale */
 	uint64_t mark;         /* of closures */
 	uint64_t round;        /* of background commits */
+	uint64_t last_size;    /* of the file closed last: a guess at that of a new one */
 	uint64_t stored_epoch; /* starts at 1 */
 	struct list evictions; /* inode.file.evict_link: closed, to be evicted */
 

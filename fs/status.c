@@ -57,7 +57,7 @@ void status_take(struct fs *fs, struct fs_status *ret)
 	ns_lock(fs);
 	/* In this order: what is settled between the two is counted twice rather than never. */
 	store_status(fs->store, &ret->store);
-	ret->unsettled_bytes = ret->store.dirty_bytes + fs->n_unsettled * INODE_BYTES;
+	ret->unsettled_bytes = ret->store.unsettled_bytes + fs->n_unsettled * INODE_BYTES;
 	ret->unsettled_files = c.files + count_inodes(fs);
 	ret->cached_inodes = HASH_COUNT(fs->inodes);
 	ret->cached_names = HASH_COUNT(fs->dentries);

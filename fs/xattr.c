@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xattr: requests for extended attributes. Stored as they come: user, trusted, security. POSIX ACLs
- * are not supported and say so, which cp -a and rsync -A take as "none". user.kvfs.* is control.c.
+ * xattr: requests for extended attributes. Stored as they come: user, trusted, security. Other name
+ * spaces are not supported and say so, which cp -a and rsync -A take for POSIX ACLs as "none".
+ * user.kvfs.* is control.c.
  */
 #include "fs/control.h"
 
@@ -15,9 +16,15 @@
 
 static int check_name(const char *name)
 {
-	if (!strncmp(name, "system.", 7))
-		return -EOPNOTSUPP;
-	return strlen(name) > NAME_LIMIT ? -ERANGE : 0;
+	static const char *const space[] = { "user.", "trusted.", "security." };
+
+	for (size_t k = 0; k < sizeof(space) / sizeof(space[0]); k++) {
+		size_t len = strlen(space[k]);
+
+		if (!strncmp(name, space[k], len))
+			return !name[len] ? -EINVAL : strlen(name) > NAME_LIMIT ? -ERANGE : 0;
+	}
+	return -EOPNOTSUPP;
 }
 
 static int hold(struct fs *fs, fuse_ino_t ino, struct inode **ret)

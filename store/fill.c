@@ -20,10 +20,10 @@
 #include <unistd.h>
 
 #define WINDOW_BLOCKS ((4u << 20) / OBJECT_BLOCK)
-_Static_assert(WINDOW_BLOCKS * OBJECT_BLOCK + CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds both");
-#define WORKERS 3
-#define RATE_START (1ull << 30) /* bytes a second, until measured */
-#define RATE_SAMPLE (32u << 20) /* bytes */
+_Static_assert(WINDOW_BLOCKS *OBJECT_BLOCK + CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds both");
+#define WORKERS      3
+#define RATE_START   (1ull << 30) /* bytes a second, until measured */
+#define RATE_SAMPLE  (32u << 20)  /* bytes */
 #define OPEN_COST_US 200
 
 struct fill_pool {
@@ -56,11 +56,10 @@ static void report_damage(struct object *o, const struct piece *p, int err)
 {
 	atomic_fetch_add(&o->store->damaged_total, 1);
 	store_log(o->store, LOG_ERR,
-		  "inode %" PRIu64 ": bytes %" PRIu64 " to %" PRIu64
-		  ": chunk %" PRIu64 " in segment %08x at %" PRIu64 " is damaged (%s): reads give EIO",
-		  o->ino, p->off, p->off + p->len, p->chunk->info.chunk_id,
-		  p->chunk->loc.segment, (uint64_t)p->chunk->loc.offset * RECORD_ALIGN,
-		  strerror(-err));
+		  "inode %" PRIu64 ": bytes %" PRIu64 " to %" PRIu64 ": chunk %" PRIu64
+		  " in segment %08x at %" PRIu64 " is damaged (%s): reads give EIO",
+		  o->ino, p->off, p->off + p->len, p->chunk->info.chunk_id, p->chunk->loc.segment,
+		  (uint64_t)p->chunk->loc.offset * RECORD_ALIGN, strerror(-err));
 }
 
 /* One chunk's payload into the buffer. */

@@ -35,13 +35,20 @@ void image_name(uint64_t ino, char ret[32])
 	snprintf(ret, 32, "%" PRIx64, ino);
 }
 
+const char *const image_place_name[IMAGE_PLACES] = { "images", "small" };
+
+int image_dir(const struct object *o)
+{
+	return o->store->img_fd[o->place];
+}
+
 int image_open(struct object *o, int flags)
 {
 	char name[32];
 	int fd;
 
 	image_name(o->ino, name);
-	fd = openat(o->store->img_fd, name, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+	fd = openat(image_dir(o), name, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -132,7 +139,7 @@ static int image_stat(struct object *o, struct stat *st)
 	if (o->fd >= 0)
 		return fstat(o->fd, st) ? -errno : 0;
 	image_name(o->ino, name);
-	return fstatat(o->store->img_fd, name, st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
+	return fstatat(image_dir(o), name, st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
 }
 
 void image_refresh(struct object *o)
@@ -160,8 +167,10 @@ int image_create(struct object *o, enum image_state state, uint64_t size)
 	int fd, r = 0;
 	char name[32];
 
+	o->place = (size ? size : o->expected) <= SMALL_MAX && (size || o->expected) ? IMAGE_SMALL :
+										       IMAGE_HUGE;
 	image_name(o->ino, name);
-	if (unlinkat(o->store->img_fd, name, 0) && errno != ENOENT)
+	if (unlinkat(image_dir(o), name, 0) && errno != ENOENT)
 		return -errno;
 	fd = image_open(o, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0)
@@ -172,7 +181,7 @@ int image_create(struct object *o, enum image_state state, uint64_t size)
 		r = -errno;
 	close(fd);
 	if (r) {
-		unlinkat(o->store->img_fd, name, 0);
+		unlinkat(image_dir(o), name, 0);
 		return r;
 	}
 	o->image = state;
@@ -197,7 +206,7 @@ void image_drop(struct object *o)
 	o->wfd = o->fd = -1;
 	image_unmap(o);
 	image_name(o->ino, name);
-	unlinkat(o->store->img_fd, name, 0);
+	unlinkat(image_dir(o), name, 0);
 	o->image = IMAGE_NONE;
 	o->clean_mark = false;
 	blockmap_done(&o->valid);
@@ -282,7 +291,7 @@ void image_punch_tail(struct object *o)
 	uint64_t page = (o->size + HUGE_PAGE - 1) & ~(uint64_t)(HUGE_PAGE - 1);
 	int fd;
 
-	if (end == page)
+	if (end == page || o->place == IMAGE_SMALL)
 		return;
 	fd = image_wfd_get(o);
 	if (fd < 0)
@@ -292,6 +301,18 @@ void image_punch_tail(struct object *o)
 	image_restore_mtime(o);
 }
 
+/* The content changed now, by the clock that stamps the image's writes: another could be ahead of
+ * it, and the next write would seem to be older. */
+void image_touch(struct object *o)
+{
+	struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, { .tv_nsec = UTIME_NOW } };
+	char name[32];
+
+	image_name(o->ino, name);
+	utimensat(image_dir(o), name, t, AT_SYMLINK_NOFOLLOW);
+	image_refresh(o);
+}
+
 /* After the daemon itself wrote to the image without a change of content. */
 void image_restore_mtime(struct object *o)
 {
@@ -299,5 +320,5 @@ void image_restore_mtime(struct object *o)
 	char name[32];
 
 	image_name(o->ino, name);
-	utimensat(o->store->img_fd, name, t, AT_SYMLINK_NOFOLLOW);
+	utimensat(image_dir(o), name, t, AT_SYMLINK_NOFOLLOW);
 }

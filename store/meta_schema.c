@@ -6,6 +6,7 @@
 #include "store/meta_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,8 +137,24 @@ static int explain(const struct meta *m, struct meta_conn *c, int r, struct stor
 	if (r == -EBUSY)
 		return meta_fail(err, r, "%s: locked by another program: end that first", m->path);
 	if (r == -ENOSPC)
-		return meta_fail(err, r, "%s: no space left on the file system: free some", m->path);
+		return meta_fail(err, r, "%s: no space left on the file system: free some",
+				 m->path);
 	return meta_fail(err, r, "%s: %s (%s): see dmesg", m->path, why, strerror(-r));
+}
+
+static int refuse_foreign(const struct meta *m, struct store_error *err)
+{
+	return meta_fail(err, -EMEDIUMTYPE,
+			 "%s: a database of another program, so this is no kvfs store:"
+			 " choose another directory",
+			 m->path);
+}
+
+static int refuse_newer(const struct meta *m, int64_t version, struct store_error *err)
+{
+	return meta_fail(err, -EMEDIUMTYPE,
+			 "%s: made by a newer kvfs (format %lld, this one knows %d): upgrade kvfs",
+			 m->path, (long long)version, META_FORMAT);
 }
 
 /* Ours, and of a format we know? 1: a database without anything in it. */
@@ -155,19 +172,42 @@ static int check_format(const struct meta *m, struct meta_conn *c, struct store_
 	if (app == 0 && version == 0 && objects == 0)
 		return 1;
 	if (app != META_APPLICATION_ID)
-		return meta_fail(err, -EMEDIUMTYPE,
-				 "%s: a database of another program, so this is no kvfs store:"
-				 " choose another directory",
-				 m->path);
+		return refuse_foreign(m, err);
 	if (version > META_FORMAT)
-		return meta_fail(err, -EMEDIUMTYPE,
-				 "%s: made by a newer kvfs (format %lld, this one knows %d):"
-				 " upgrade kvfs",
-				 m->path, (long long)version, META_FORMAT);
+		return refuse_newer(m, version, err);
 	if (version < META_FORMAT)
 		return meta_fail(err, -EUCLEAN,
 				 "%s: damaged (format %lld does not exist): restore it from a copy",
 				 m->path, (long long)version);
+	return 0;
+}
+
+static uint32_t be32(const uint8_t *p)
+{
+	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* What is not for us to open: SQLite would recover the WAL of a newer format, and roll back what
+ * another program began, before it could be asked. Everything else is left to check_format(). To be
+ * called before any connection is there, whose locks the close would drop. */
+static int check_header(const struct meta *m, struct store_error *err)
+{
+	uint8_t h[100];
+	int fd = open(m->path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+	uint32_t app;
+
+	if (fd < 0)
+		return meta_fail(err, -errno, "%s: cannot be opened: %s", m->path, strerror(errno));
+	n = read(fd, h, sizeof(h));
+	close(fd);
+	if (n != sizeof(h) || memcmp(h, "SQLite format 3", 16))
+		return 0;
+	app = be32(h + 68);
+	if (app && app != META_APPLICATION_ID)
+		return refuse_foreign(m, err);
+	if (app && be32(h + 60) > META_FORMAT)
+		return refuse_newer(m, be32(h + 60), err);
 	return 0;
 }
 
@@ -255,8 +295,11 @@ int meta_schema_check(struct meta *m, struct store_error *err)
 {
 	bool had_wal = meta_wal_size(m) > 0;
 	struct meta_conn c = { 0 };
-	int r = meta_conn_open(m->uri, !m->read_only, &c);
+	int r = check_header(m, err);
 
+	if (r < 0)
+		return r;
+	r = meta_conn_open(m->uri, !m->read_only, &c);
 	if (r < 0)
 		return meta_fail(err, r, "%s: cannot be opened%s: %s", m->path,
 				 m->read_only ? "" : " for writing", strerror(-r));

@@ -189,8 +189,8 @@ void object_ref(struct object *o)
  * a reference, and there is none. */
 static bool must_stay(const struct object *o)
 {
-	return !o->discarded && (o->image != IMAGE_NONE || o->wgen != o->sgen ||
-				 o->under != o->db || o->all_dirty);
+	return !o->discarded &&
+	       (o->image != IMAGE_NONE || o->wgen != o->sgen || o->under != o->db || o->all_dirty);
 }
 
 void object_unref(struct object *o)
@@ -311,7 +311,25 @@ uint64_t object_dirty_bytes(const struct object *o)
 
 void object_account(struct object *o, uint64_t dirty_before)
 {
-	atomic_fetch_add(&o->store->dirty_bytes, object_dirty_bytes(o) - dirty_before);
+	uint64_t moved = object_dirty_bytes(o) - dirty_before;
+
+	atomic_fetch_add(&o->store->dirty_bytes, moved);
+	if (!o->unlinked)
+		atomic_fetch_add(&o->store->named_bytes, moved);
+}
+
+void object_set_unlinked(struct object *o, bool unlinked)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&o->mu);
+	bytes = object_dirty_bytes(o);
+	if (unlinked && !o->unlinked)
+		atomic_fetch_sub(&o->store->named_bytes, bytes);
+	else if (!unlinked && o->unlinked)
+		atomic_fetch_add(&o->store->named_bytes, bytes);
+	o->unlinked = unlinked;
+	pthread_mutex_unlock(&o->mu);
 }
 
 void object_dirty_begin(struct object *o)
@@ -372,8 +390,8 @@ int object_stat(struct object *o, struct object_stat *ret)
 	};
 	/* The whole image dirty: what is settled beneath it says nothing about it any more, and where
 	 * its holes are only the tmpfs knows, in huge pages. */
-	ret->stored = o->all_dirty ? (o->size < o->blocks ? o->size : o->blocks)
-				   : o->under_stored + ret->dirty;
+	ret->stored = o->all_dirty ? (o->size < o->blocks ? o->size : o->blocks) :
+				     o->under_stored + ret->dirty;
 	if (o->mtime.tv_nsec >= 0)
 		ret->mtime = ret->ctime = o->mtime;
 	pthread_mutex_unlock(&o->mu);
@@ -390,6 +408,13 @@ int object_set_mtime(struct object *o, const struct timespec *mtime)
 	}
 	pthread_mutex_unlock(&o->mu);
 	return 0;
+}
+
+void object_expect_size(struct object *o, uint64_t size)
+{
+	pthread_mutex_lock(&o->mu);
+	o->expected = size;
+	pthread_mutex_unlock(&o->mu);
 }
 
 void object_set_tenant(struct object *o, uint32_t tenant)
@@ -470,7 +495,7 @@ int object_image_open(struct object *o)
 	pthread_mutex_lock(&o->mu);
 	if (o->image == IMAGE_COMPLETE) {
 		image_name(o->ino, name);
-		fd = openat(o->store->img_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		fd = openat(image_dir(o), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 		if (fd < 0)
 			fd = -errno;
 	}
@@ -538,9 +563,9 @@ static void warm_from_image(struct object *o)
 
 	pthread_mutex_lock(&o->mu);
 	m = extmap_ref(o->under);
-	fd = o->image == IMAGE_COMPLETE && !is_dirty(o) && o->under_stored <= s->opt.warm_bytes
-		     ? image_open(o, O_RDONLY)
-		     : -1;
+	fd = o->image == IMAGE_COMPLETE && !is_dirty(o) && o->under_stored <= s->opt.warm_bytes ?
+		     image_open(o, O_RDONLY) :
+		     -1;
 	pthread_mutex_unlock(&o->mu);
 	for (size_t i = 0; fd >= 0 && raw && enc && i < m->n; i++) {
 		struct chunk *c = chunk_get(s->chunks, m->e[i].chunk);
@@ -595,7 +620,7 @@ void object_discard(struct object *o)
 	blockmap_done(&o->dirty);
 	blockmap_done(&o->redirty);
 	o->size = 0;
-	atomic_fetch_sub(&o->store->dirty_bytes, dirty);
+	object_account(o, dirty);
 	image_drop(o);
 	if (none && object_set_under(o, none) == 0)
 		object_set_snap(o, 0, o->wgen);
@@ -612,10 +637,11 @@ static bool due(struct object *o, int64_t now, unsigned wait_s, bool include_ope
 
 	pthread_mutex_lock(&o->mu);
 	/* Settled under pressure and named by no transaction yet counts too. */
-	if ((is_dirty(o) || (o->snap.map != o->db && !o->discarded)) && (include_open || !o->writers)) {
-		int64_t since = o->writers || o->last_close_ms < o->dirty_since_ms
-					? o->dirty_since_ms
-					: o->last_close_ms;
+	if (!o->unlinked && (is_dirty(o) || (o->snap.map != o->db && !o->discarded)) &&
+	    (include_open || !o->writers)) {
+		int64_t since = o->writers || o->last_close_ms < o->dirty_since_ms ?
+					o->dirty_since_ms :
+					o->last_close_ms;
 
 		yes = now - since >= (int64_t)wait_s * 1000 && now >= o->resettle_ms;
 	}

@@ -371,10 +371,7 @@ static int resize(struct object *o, uint64_t size)
 	}
 	o->size = size;
 	object_account(o, dirty);
-	image_refresh(o);
-	clock_gettime(CLOCK_REALTIME, &o->mtime);
-	o->image_mtime = o->mtime;
-	image_restore_mtime(o);
+	image_touch(o);
 	return r;
 }
 
@@ -387,11 +384,10 @@ int object_truncate(struct object *o, uint64_t size)
 	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
 	if (o->all_dirty)
 		image_refresh(o);
-	if (size != o->size || o->under->n || o->dirty.set) {
-		r = begin_change(o);
-		if (!r)
-			r = resize(o, size);
-	}
+	/* To the size it has, too: the times move. */
+	r = begin_change(o);
+	if (!r)
+		r = resize(o, size);
 	pthread_mutex_unlock(&o->mu);
 	pthread_rwlock_unlock(&o->rw);
 	return r;
@@ -439,10 +435,7 @@ static int punch(struct object *o, uint64_t off, uint64_t end)
 		blockmap_clear(&o->dirty, whole, whole_end - whole);
 		object_account(o, dirty);
 	}
-	image_refresh(o);
-	clock_gettime(CLOCK_REALTIME, &o->mtime);
-	o->image_mtime = o->mtime;
-	image_restore_mtime(o);
+	image_touch(o);
 	return r;
 }
 
@@ -463,8 +456,7 @@ int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len)
 	int kind = mode & ~FALLOC_FL_KEEP_SIZE, r;
 
 	if (kind & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) ||
-	    kind == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) ||
-	    mode == FALLOC_FL_PUNCH_HOLE)
+	    kind == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) || mode == FALLOC_FL_PUNCH_HOLE)
 		return -EOPNOTSUPP;
 	if (!len || off + len < off || off + len > INT64_MAX)
 		return len ? -EFBIG : -EINVAL;

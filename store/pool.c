@@ -18,19 +18,22 @@
 #include <unistd.h>
 
 #define TIER_PERIOD_MS 500
-#define REAP_BATCH 4096
-#define ROUNDS 64
-#define STUCK_ROUNDS 5
-#define STUCK_WAIT_MS 20
+#define REAP_BATCH     4096
+#define ROUNDS         64
+#define STUCK_ROUNDS   5
+#define STUCK_WAIT_MS  20
 
 uint64_t pool_used(struct store *s)
 {
-	struct statfs f;
+	struct statfs f, small;
 	uint64_t used, overhead;
 
-	if (!s->own_tmpfs || fstatfs(s->img_fd, &f))
+	if (!s->own_tmpfs || fstatfs(s->img_fd[IMAGE_HUGE], &f) ||
+	    fstatfs(s->img_fd[IMAGE_SMALL], &small))
 		return atomic_load(&s->image_bytes);
 	used = (f.f_blocks - f.f_bfree) * (uint64_t)f.f_bsize;
+	if (s->small_mounted)
+		used += (small.f_blocks - small.f_bfree) * (uint64_t)small.f_bsize;
 	overhead = atomic_load(&s->run_overhead);
 	return used > overhead ? used - overhead : 0;
 }
@@ -248,8 +251,9 @@ static int by_place(const void *a, const void *b)
 	return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* How many chunks from c on lie one behind the other, flushes padded at most; *ret_len: the bytes
- * from the first payload to the last. Punched one by one, each would keep the blocks it shares. */
+/* How many chunks from c on lie one behind the other; *ret_len: the bytes from the first payload to
+ * the last. Punched one by one, each would keep the blocks it shares. A gap up to a whole block may
+ * be the padding of a flush, or records that live: it ends the run. */
 static size_t run_of(struct chunk **c, size_t n, uint32_t *ret_len)
 {
 	uint64_t start = (uint64_t)c[0]->loc.offset * RECORD_ALIGN;
@@ -257,11 +261,9 @@ static size_t run_of(struct chunk **c, size_t n, uint32_t *ret_len)
 	size_t i = 1;
 
 	for (; i < n && c[i]->loc.segment == c[0]->loc.segment; i++) {
-		uint64_t at = (uint64_t)c[i]->loc.offset * RECORD_ALIGN;
-
-		if (at != end && at != ((end + IO_ALIGN - 1) & ~(uint64_t)(IO_ALIGN - 1)))
+		if ((uint64_t)c[i]->loc.offset * RECORD_ALIGN != end)
 			break;
-		end = at + record_size(c[i]->info.stored_len);
+		end += record_size(c[i]->info.stored_len);
 	}
 	*ret_len = end - start - sizeof(struct record_header);
 	return i;

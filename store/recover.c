@@ -122,8 +122,8 @@ static int put_image(struct object *o, bool checkpoint)
 	if (!r) {
 		group_add(&g, J_IMAGE, &image, sizeof(image));
 		group_add_dirty(&g, o->ino, &o->dirty);
-		r = checkpoint ? journal_checkpoint_put(o->store->journal, g.rec, g.n)
-			       : journal_put(o->store->journal, g.rec, g.n);
+		r = checkpoint ? journal_checkpoint_put(o->store->journal, g.rec, g.n) :
+				 journal_put(o->store->journal, g.rec, g.n);
 	}
 	group_done(&g);
 	return r;
@@ -169,8 +169,11 @@ static struct settled_record *settled_record(const struct object *o, const struc
 		return NULL;
 	r = malloc(sizeof(*r) + n);
 	if (r) {
-		r->head = (struct j_settled){ .ino = o->ino, .size = size, .tenant = o->tenant,
-					      .mtime_s = mtime->tv_sec, .mtime_ns = mtime->tv_nsec };
+		r->head = (struct j_settled){ .ino = o->ino,
+					      .size = size,
+					      .tenant = o->tenant,
+					      .mtime_s = mtime->tv_sec,
+					      .mtime_ns = mtime->tv_nsec };
 		memcpy(r->packed, packed, n);
 		*ret_len = sizeof(*r) + n;
 	}
@@ -433,17 +436,16 @@ int recover_record(void *store, const struct journal_record *rec)
 	case J_CHUNK:
 		return rec->len == sizeof(struct j_chunk) ? on_chunk(s, rec->data) : -EUCLEAN;
 	case J_SETTLED:
-		return rec->len >= sizeof(struct j_settled)
-			       ? on_settled(s, rec->data, rec->len)
-			       : -EUCLEAN;
+		return rec->len >= sizeof(struct j_settled) ? on_settled(s, rec->data, rec->len) :
+							      -EUCLEAN;
 	case J_IMAGE:
 		return rec->len == sizeof(struct j_image) ? on_image(s, rec->data) : -EUCLEAN;
 	case J_DIRTY:
 	case J_CLEAN:
 	case J_CUT:
 	case J_DISCARD:
-		return rec->len == sizeof(struct j_range) ? on_range(s, rec->type, rec->data)
-							  : -EUCLEAN;
+		return rec->len == sizeof(struct j_range) ? on_range(s, rec->type, rec->data) :
+							    -EUCLEAN;
 	default:
 		return -EUCLEAN;
 	}
@@ -459,8 +461,13 @@ static bool take_image(struct object *o, const struct found *f)
 	uint64_t bytes;
 
 	image_name(f->ino, name);
-	if (fstatat(o->store->img_fd, name, &st, AT_SYMLINK_NOFOLLOW))
+	for (o->place = IMAGE_HUGE; o->place < IMAGE_PLACES; o->place++)
+		if (!fstatat(image_dir(o), name, &st, AT_SYMLINK_NOFOLLOW))
+			break;
+	if (o->place == IMAGE_PLACES) {
+		o->place = IMAGE_HUGE;
 		return false;
+	}
 	o->size = st.st_size;
 	o->image_mtime = o->mtime = st.st_mtim;
 	o->image = f->flags & J_IMAGE_COMPLETE ? IMAGE_COMPLETE : IMAGE_PARTIAL;
@@ -559,7 +566,8 @@ static int make_object(struct store *s, struct found *f)
 
 	if (f->discarded) {
 		image_name(f->ino, name);
-		unlinkat(s->img_fd, name, 0);
+		for (int i = 0; i < IMAGE_PLACES; i++)
+			unlinkat(s->img_fd[i], name, 0);
 		return 0;
 	}
 	r = object_create(s, f->ino, f->tenant, &o);
@@ -577,9 +585,9 @@ static int make_object(struct store *s, struct found *f)
 
 /* ---- images without a record ---- */
 
-static bool adopt(struct store *s, uint64_t ino, const char *name)
+static bool adopt(struct store *s, int dir, uint64_t ino, const char *name)
 {
-	int fd = openat(s->img_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	struct object *o = object_find(s, ino);
 	struct found f = { .ino = ino, .flags = J_IMAGE_COMPLETE };
 	struct stat st;
@@ -602,20 +610,20 @@ static bool adopt(struct store *s, uint64_t ino, const char *name)
 	return ok;
 }
 
-static void look_at_image(struct store *s, const char *name)
+static void look_at_image(struct store *s, int dir, const char *name)
 {
 	uint64_t ino = strtoull(name, NULL, 16);
 	struct object *o = object_find(s, ino);
 	bool keep = o && o->image != IMAGE_NONE;
 
 	object_unref(o);
-	if (!keep && !adopt(s, ino, name))
-		unlinkat(s->img_fd, name, 0);
+	if (!keep && !adopt(s, dir, ino, name))
+		unlinkat(dir, name, 0);
 }
 
-static int scan_images(struct store *s)
+static int scan_images(struct store *s, int dir)
 {
-	int fd = openat(s->img_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *e;
 
@@ -628,7 +636,7 @@ static int scan_images(struct store *s)
 	}
 	while ((e = readdir(d)))
 		if (e->d_name[0] != '.')
-			look_at_image(s, e->d_name);
+			look_at_image(s, dir, e->d_name);
 	closedir(d);
 	return 0;
 }
@@ -654,8 +662,8 @@ int recover_finish(struct store *s)
 		r = r ? r : e;
 		found_free(s, f);
 	}
-	if (!r)
-		r = scan_images(s);
+	for (int i = 0; i < IMAGE_PLACES && !r; i++)
+		r = scan_images(s, s->img_fd[i]);
 	chunk_settle_dead(s->chunks);
 	return r;
 }

@@ -16,9 +16,9 @@
 #define SEGMENTS_AT_ONCE 256
 
 struct undo {
-	struct object *o;   /* a file's committed map was replaced: this was the old one */
+	struct object *o; /* a file's committed map was replaced: this was the old one */
 	struct extmap *map;
-	uint64_t chunk;     /* or a chunk's count was changed by delta */
+	uint64_t chunk; /* or a chunk's count was changed by delta */
 	int delta;
 	bool was_new;
 };
@@ -240,7 +240,7 @@ int meta_commit(struct meta_txn *t, bool durable)
 
 	/* Data before the metadata that names it: the store settles on its own under pressure, so
 	 * what is put may be younger than the caller's sync. Costs nothing when there is nothing. */
-	r = segset_sync(s->segs);
+	r = store_sync_data(s);
 	if (!r)
 		r = put_segments(t);
 	if (r) {

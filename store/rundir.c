@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@
 
 static int fail(struct store_error *err, int r, const char *path, const char *what)
 {
-	snprintf(err->text, sizeof(err->text), "%s: %s: %s", path, what, strerror(-r));
+	snprintf(err->text, sizeof(err->text), "%.300s: %s: %s", path, what, strerror(-r));
 	return r;
 }
 
@@ -71,6 +72,40 @@ static bool is_mount_point(const char *path)
 	return !stat(path, &here) && !stat(parent, &up) && here.st_dev != up.st_dev;
 }
 
+/* A tmpfs that a killed daemon left, and nobody else's: what is resized and unmounted later. */
+static bool is_our_tmpfs(const char *path)
+{
+	FILE *f = setmntent("/proc/self/mounts", "re");
+	struct mntent *m;
+	bool ours = false;
+
+	while (f && (m = getmntent(f)))
+		if (!strcmp(m->mnt_dir, path)) /* the last one is on top */
+			ours = !strcmp(m->mnt_fsname, "kvfs") && !strcmp(m->mnt_type, "tmpfs");
+	if (f)
+		endmntent(f);
+	return ours;
+}
+
+/* Mounting over a folder with things in it would hide them. */
+static bool holds_others_things(const char *path)
+{
+	static const char *const ours[] = { ".",       "..",          "images", "small",
+					    "journal", "journal.new", "pid" };
+	DIR *d = opendir(path);
+	struct dirent *e;
+	bool others = false;
+
+	while (d && !others && (e = readdir(d))) {
+		others = true;
+		for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+			others &= strcmp(e->d_name, ours[i]) != 0;
+	}
+	if (d)
+		closedir(d);
+	return others;
+}
+
 /* Where nobody said: named after the store's place, so that a restart finds it again. */
 static char *default_rundir(const struct store *s)
 {
@@ -88,18 +123,25 @@ static char *default_rundir(const struct store *s)
 	return n < 0 ? NULL : p;
 }
 
-/* Best first. Kernels before 6.4 know no noswap; some are built without huge pages. */
-static int mount_tmpfs(struct store *s)
+/* Best first: kernels before 6.4 know no noswap, some are built without huge pages. One left by a
+ * killed daemon takes the new size; what it holds stays. */
+static int mount_tmpfs(struct store *s, const char *path, const char *huge)
 {
-	static const char *const extra[] = { ",huge=always,noswap", ",huge=always", "" };
+	const char *const extra[] = { ",noswap", "", NULL };
+	unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 	uint64_t size = s->opt.hot_bytes + OVERHEAD;
 	char opts[128];
 	int r = 0;
 
-	for (size_t i = 0; i < sizeof(extra) / sizeof(extra[0]); i++) {
-		snprintf(opts, sizeof(opts), "size=%" PRIu64 ",mode=0700%s", size, extra[i]);
-		if (!mount("kvfs", s->rundir, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, opts)) {
-			s->huge_pages = extra[i][0] != 0;
+	if (is_our_tmpfs(path)) {
+		snprintf(opts, sizeof(opts), "size=%" PRIu64, size);
+		return mount("kvfs", path, "tmpfs", MS_REMOUNT | flags, opts) ? -errno : 0;
+	}
+	for (int i = 0; i < 3; i++) {
+		snprintf(opts, sizeof(opts), "size=%" PRIu64 ",mode=0700%s%s%s", size,
+			 extra[i] ? ",huge=" : "", extra[i] ? huge : "", extra[i] ? extra[i] : "");
+		if (!mount("kvfs", path, "tmpfs", flags, opts)) {
+			s->huge_pages |= extra[i] != NULL;
 			return 0;
 		}
 		r = -errno;
@@ -109,20 +151,24 @@ static int mount_tmpfs(struct store *s)
 	return r;
 }
 
-/* One left by a killed daemon takes the new size; what it holds stays. */
-static int take_over_tmpfs(struct store *s)
+static int open_place(struct store *s, enum image_place place, struct store_error *err)
 {
-	char opts[64];
+	const char *name = image_place_name[place];
+	char path[4096];
 
-	snprintf(opts, sizeof(opts), "size=%" PRIu64, s->opt.hot_bytes + OVERHEAD);
-	if (mount("kvfs", s->rundir, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV | MS_NOEXEC, opts))
-		return -errno;
-	s->huge_pages = true;
-	return 0;
+	snprintf(path, sizeof(path), "%s/%s", s->rundir, name);
+	if (mkdir(path, 0700) && errno != EEXIST)
+		return fail(err, -errno, path, "cannot make it");
+	if (place == IMAGE_SMALL && s->own_tmpfs)
+		s->small_mounted = mount_tmpfs(s, path, "within_size") == 0;
+	s->img_fd[place] = openat(s->run_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	return s->img_fd[place] < 0 ? fail(err, -errno, path, "cannot open it") : 0;
 }
 
 static int open_dirs(struct store *s, struct store_error *err)
 {
+	int r = 0;
+
 	s->run_fd = open(s->rundir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (s->run_fd < 0)
 		return fail(err, -errno, s->rundir, "cannot open the run directory");
@@ -131,12 +177,9 @@ static int open_dirs(struct store *s, struct store_error *err)
 		     "in use by another daemon: give each store a rundir= of its own");
 		return -EBUSY;
 	}
-	if (mkdirat(s->run_fd, "images", 0700) && errno != EEXIST)
-		return fail(err, -errno, s->rundir, "cannot make images/");
-	s->img_fd = openat(s->run_fd, "images", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (s->img_fd < 0)
-		return fail(err, -errno, s->rundir, "cannot open images/");
-	return 0;
+	for (int i = 0; i < IMAGE_PLACES && !r; i++)
+		r = open_place(s, i, err);
+	return r;
 }
 
 int rundir_open(struct store *s, struct store_error *err)
@@ -149,25 +192,28 @@ int rundir_open(struct store *s, struct store_error *err)
 		return -ENOMEM;
 	r = make_dirs(s->rundir);
 	if (r)
-		return fail(err, r, s->rundir, "cannot make the run directory: choose another with rundir=");
+		return fail(err, r, s->rundir,
+			    "cannot make the run directory: choose another with rundir=");
 	abs = realpath(s->rundir, NULL);
 	if (!abs)
 		return fail(err, -errno, s->rundir, "cannot resolve the run directory");
 	free(s->rundir);
 	s->rundir = abs;
-	if (on_tmpfs(s->rundir) && is_mount_point(s->rundir))
-		s->own_tmpfs = take_over_tmpfs(s) == 0;
-	else
-		s->own_tmpfs = mount_tmpfs(s) == 0;
+	if (holds_others_things(s->rundir)) {
+		snprintf(err->text, sizeof(err->text),
+			 "%.300s: not empty: give an empty or new folder as rundir=", s->rundir);
+		return -ENOTEMPTY;
+	}
+	/* Somebody's mount is taken as it is. */
+	if (is_our_tmpfs(s->rundir) || !is_mount_point(s->rundir))
+		s->own_tmpfs = mount_tmpfs(s, s->rundir, "always") == 0;
 	if (!s->own_tmpfs && !on_tmpfs(s->rundir))
-		store_log(s, LOG_WARNING,
-			  "%s: not on a tmpfs and none could be mounted: hot files are as slow as its "
-			  "disk: choose one on a tmpfs with rundir=",
-			  s->rundir);
-	r = open_dirs(s, err);
-	if (!r)
-		rundir_measure(s);
-	return r;
+		store_log(
+			s, LOG_WARNING,
+			"%s: not on a tmpfs and none could be mounted: hot files are as slow as its "
+			"disk: choose one on a tmpfs with rundir=",
+			s->rundir);
+	return open_dirs(s, err);
 }
 
 void rundir_measure(struct store *s)
@@ -206,9 +252,9 @@ static bool images_held(struct store *s)
 	return held;
 }
 
-static void remove_images(struct store *s)
+static void empty_place(struct store *s, enum image_place place)
 {
-	int fd = openat(s->img_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(s->img_fd[place], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *e;
 
@@ -216,27 +262,41 @@ static void remove_images(struct store *s)
 		close(fd);
 	while (d && (e = readdir(d)))
 		if (e->d_name[0] != '.')
-			unlinkat(s->img_fd, e->d_name, 0);
+			unlinkat(s->img_fd[place], e->d_name, 0);
 	if (d)
 		closedir(d);
+}
+
+static void remove_all(struct store *s)
+{
+	char path[4096];
+
+	for (int i = 0; i < IMAGE_PLACES; i++) {
+		empty_place(s, i);
+		close(s->img_fd[i]);
+		s->img_fd[i] = -1;
+		snprintf(path, sizeof(path), "%s/%s", s->rundir, image_place_name[i]);
+		if (i == IMAGE_SMALL && s->small_mounted)
+			umount2(path, MNT_DETACH);
+		rmdir(path);
+	}
 	unlinkat(s->run_fd, "journal", 0);
 	unlinkat(s->run_fd, "pid", 0);
-	unlinkat(s->run_fd, "images", AT_REMOVEDIR);
+	close(s->run_fd);
+	s->run_fd = -1;
+	if (s->own_tmpfs)
+		umount2(s->rundir, MNT_DETACH);
+	rmdir(s->rundir);
 }
 
 void rundir_close(struct store *s, bool clean)
 {
-	bool empty = clean && s->img_fd >= 0 && !images_held(s);
-
-	if (empty)
-		remove_images(s);
-	if (s->img_fd >= 0)
-		close(s->img_fd);
+	if (clean && s->img_fd[IMAGE_SMALL] >= 0 && !images_held(s))
+		remove_all(s);
+	for (int i = 0; i < IMAGE_PLACES; i++)
+		if (s->img_fd[i] >= 0)
+			close(s->img_fd[i]);
 	if (s->run_fd >= 0)
 		close(s->run_fd);
-	s->img_fd = s->run_fd = -1;
-	if (empty && s->own_tmpfs)
-		umount2(s->rundir, MNT_DETACH);
-	if (empty)
-		rmdir(s->rundir);
+	s->run_fd = s->img_fd[IMAGE_HUGE] = s->img_fd[IMAGE_SMALL] = -1;
 }

@@ -16,9 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW (4u << 20)
+#define WINDOW   (4u << 20)
 #define HOLE_MIN 4096u /* zeros at the start of a chunk become a hole from here on */
-#define RETRIES 3
+#define RETRIES  3
 
 _Static_assert(WINDOW + 3 * CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds them all");
 
@@ -32,10 +32,11 @@ struct settle {
 	uint64_t size; /* of the file when it began */
 	struct timespec mtime;
 	uint64_t gen;
-	bool frozen;  /* rw is held for the whole settle */
+	bool frozen; /* rw is held for the whole settle */
 	bool whole;
-	bool quiet;   /* no hidden writer was left when it began */
-	uint32_t epoch;
+	bool quiet;         /* no hidden writer was left when it began */
+	uint32_t epoch;     /* of hidden writers */
+	uint64_t seg_epoch; /* raised when appended records were lost */
 	struct region *region;
 	size_t regions, region_cap;
 	struct extent *ext;
@@ -78,8 +79,8 @@ static int same_bytes(struct settle *t, struct chunk *c, const void *data)
 	if (!r && c->info.codec != CODEC_RAW) {
 		raw = t->compare + CHUNK_MAX;
 		r = codec ? codec->decode(t->compare, c->info.stored_len, t->compare + CHUNK_MAX,
-					  c->info.raw_len, c->info.params)
-			  : -EBADMSG;
+					  c->info.raw_len, c->info.params) :
+			    -EBADMSG;
 	}
 	return !r && !memcmp(raw, data, c->info.raw_len);
 }
@@ -322,6 +323,7 @@ static int begin(struct settle *t)
 	int r = 0;
 
 	t->regions = t->exts = 0;
+	t->seg_epoch = segset_epoch(t->s->segs);
 	if (o->all_dirty)
 		image_refresh(o);
 	t->size = o->size;
@@ -456,6 +458,9 @@ static int settle_once(struct settle *t)
 		r = segset_flush(t->s->segs);
 	if (r == -EIO)
 		segments_failed(t->s);
+	/* Somebody else's failure has taken what was appended here along: again. */
+	if (!r && segset_epoch(t->s->segs) != t->seg_epoch)
+		r = 1;
 	if (!r) {
 		pthread_mutex_lock(&o->mu);
 		r = install(t);

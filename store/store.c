@@ -20,7 +20,7 @@
 #include <syslog.h>
 #include <unistd.h>
 
-#define MIB (1ull << 20)
+#define MIB          (1ull << 20)
 #define SEGMENT_SIZE (64 * MIB)
 #define JOURNAL_SIZE (64 * MIB)
 #define OPEN_WAIT_MS 500
@@ -123,8 +123,8 @@ static int take_lock(struct store *s, struct store_error *err)
 
 	s->lock_fd = openat(s->dir_fd, "lock", flags | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (s->lock_fd < 0 && errno == EROFS)
-		return fail(err, -EROFS,
-			    "%s: on a read-only file system: mount it with -o ro", s->path);
+		return fail(err, -EROFS, "%s: on a read-only file system: mount it with -o ro",
+			    s->path);
 	if (s->lock_fd < 0)
 		return fail(err, -errno, "%s/lock: %s", s->path, strerror(errno));
 	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) == 0)
@@ -148,7 +148,6 @@ static uint64_t segment_size(struct store *s)
 }
 
 /* ---- segments ---- */
-
 
 static int highest_segment(struct store *s, uint32_t *ret)
 {
@@ -174,8 +173,10 @@ static int highest_segment(struct store *s, uint32_t *ret)
 
 static int open_segments(struct store *s, struct store_error *err)
 {
-	struct segset_options o = { .io = s->io, .uuid = meta_uuid(s->meta),
-				    .segment_size = segment_size(s), .read_only = s->read_only };
+	struct segset_options o = { .io = s->io,
+				    .uuid = meta_uuid(s->meta),
+				    .segment_size = segment_size(s),
+				    .read_only = s->read_only };
 	uint32_t highest;
 	int r;
 
@@ -269,16 +270,19 @@ static int load(struct store *s, struct store_error *err)
 	if (!r)
 		r = meta_for_chunks(s->meta, load_chunk, s);
 	if (r)
-		return fail(err, r, "%s/meta.db: the chunk table cannot be read: %s: restore the store from a copy",
-			    s->path, strerror(-r));
+		return fail(
+			err, r,
+			"%s/meta.db: the chunk table cannot be read: %s: restore the store from a copy",
+			s->path, strerror(-r));
 	r = rundir_open(s, err);
 	if (r)
 		return r;
 	if (s->read_only) {
 		if (faccessat(s->run_fd, "journal", F_OK, 0) == 0)
-			return fail(err, -EROFS,
-				    "%s: holds what a killed daemon had not settled: mount the store once without -o ro",
-				    s->rundir);
+			return fail(
+				err, -EROFS,
+				"%s: holds what a killed daemon had not settled: mount the store once without -o ro",
+				s->rundir);
 		return 0;
 	}
 	r = open_journal(s, err);
@@ -311,7 +315,8 @@ static struct store *store_new(const struct store_options *opt)
 	s->opt = *opt;
 	s->read_only = opt->read_only;
 	s->io = &io_system;
-	s->lock_fd = s->dir_fd = s->seg_fd = s->run_fd = s->img_fd = -1;
+	s->lock_fd = s->dir_fd = s->seg_fd = s->run_fd = -1;
+	s->img_fd[IMAGE_HUGE] = s->img_fd[IMAGE_SMALL] = -1;
 	pthread_mutex_init(&s->objects_lock, NULL);
 	pthread_mutex_init(&s->tier_lock, NULL);
 	pthread_mutex_init(&s->space_lock, NULL);
@@ -377,8 +382,10 @@ int store_open(const struct store_options *opt, struct store **ret, struct store
 
 int store_start(struct store *s)
 {
-	int r = fill_start(s);
+	int r;
 
+	rundir_measure(s);
+	r = fill_start(s);
 	if (!r)
 		r = tier_start(s);
 	s->started = !r;
@@ -477,6 +484,7 @@ void store_status(struct store *s, struct store_status *ret)
 		.chunks = t.chunks,
 		.segments = seglive_count(s),
 		.dirty_bytes = atomic_load(&s->dirty_bytes),
+		.unsettled_bytes = atomic_load(&s->named_bytes),
 		.pinned_bytes = pinned_bytes(s),
 		.settled_bytes_total = atomic_load(&s->settled_total),
 		.filled_bytes_total = atomic_load(&s->filled_total),

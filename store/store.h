@@ -44,13 +44,13 @@ struct store_hooks {
 };
 
 struct store_options {
-	const char *path;     /* the store directory; created when missing */
-	const char *rundir;   /* NULL: chosen from the store's path and the caller's rights */
-	uint64_t hot_bytes;   /* budget of the hot tier; 0: half of the machine's memory */
-	uint64_t warm_bytes;  /* budget of the warm tier; 0: an eighth of the machine's memory */
-	unsigned idle_s;      /* a hot file not used for so long goes warm */
+	const char *path;      /* the store directory; created when missing */
+	const char *rundir;    /* NULL: chosen from the store's path and the caller's rights */
+	uint64_t hot_bytes;    /* budget of the hot tier; 0: half of the machine's memory */
+	uint64_t warm_bytes;   /* budget of the warm tier; 0: an eighth of the machine's memory */
+	unsigned idle_s;       /* a hot file not used for so long goes warm */
 	unsigned open_wait_ms; /* an open may wait so long for its fill */
-	bool read_only;       /* nothing is written, neither store nor run directory */
+	bool read_only;        /* nothing is written, neither store nor run directory */
 	struct store_hooks hooks;
 };
 
@@ -91,22 +91,23 @@ struct store_status {
 	const char *rundir;
 	char uuid[37];
 	struct store_tier hot, warm, cold;
-	uint64_t logical_bytes;   /* sum of the extents of all committed files, holes not counted */
-	uint64_t unique_bytes;    /* raw bytes of distinct chunks */
-	uint64_t stored_bytes;    /* encoded bytes of distinct chunks, record headers included */
+	uint64_t logical_bytes; /* sum of the extents of all committed files, holes not counted */
+	uint64_t unique_bytes;  /* raw bytes of distinct chunks */
+	uint64_t stored_bytes;  /* encoded bytes of distinct chunks, record headers included */
 	uint64_t chunks;
 	uint64_t segments;
-	uint64_t dirty_bytes;     /* in images, not yet in a segment */
-	uint64_t pinned_bytes;    /* of images that openers or mappings hold */
+	uint64_t dirty_bytes;         /* in images, not yet in a segment */
+	uint64_t unsettled_bytes;     /* of them, those of files that have a name */
+	uint64_t pinned_bytes;        /* of images that openers or mappings hold */
 	uint64_t settled_bytes_total; /* counters since mount */
 	uint64_t filled_bytes_total;
 	uint64_t dedup_bytes_total;
 	uint64_t damaged_reads_total; /* EIO answers */
 	uint64_t evicted_files_total;
-	bool direct_io;           /* segments are written with O_DIRECT */
+	bool direct_io; /* segments are written with O_DIRECT */
 	bool io_uring;
-	bool huge_pages;          /* the run directory's tmpfs has them */
-	bool own_tmpfs;           /* the run directory is a tmpfs of our own */
+	bool huge_pages; /* the run directory's tmpfs has them */
+	bool own_tmpfs;  /* the run directory is a tmpfs of our own */
 	bool read_only;
 };
 void store_status(struct store *s, struct store_status *ret);
@@ -146,15 +147,15 @@ struct object_stat {
 	uint64_t size;
 	struct timespec mtime, ctime; /* of the last content change; {0,0} when nothing newer than
 	                                 what object_set_times() said */
-	uint64_t stored;      /* encoded bytes of the chunks, in full for each use, plus raw bytes of
+	uint64_t stored; /* encoded bytes of the chunks, in full for each use, plus raw bytes of
 	                         dirty blocks */
-	uint64_t dirty;       /* bytes not settled */
+	uint64_t dirty;  /* bytes not settled */
 	enum object_tier tier;
-	bool partial;         /* has an image that is not complete */
-	bool writer;          /* a passthrough writer may exist */
-	bool orphan;          /* and it may be a handle that outlived a killed daemon */
-	uint64_t wgen, sgen;  /* write and settled generation */
-	uint64_t load_us;     /* estimate: time to fill the image now */
+	bool partial;        /* has an image that is not complete */
+	bool writer;         /* a passthrough writer may exist */
+	bool orphan;         /* and it may be a handle that outlived a killed daemon */
+	uint64_t wgen, sgen; /* write and settled generation */
+	uint64_t load_us;    /* estimate: time to fill the image now */
 };
 
 /* A new, empty object for a file just created; tenant is the dedup domain (the owner's uid).
@@ -176,6 +177,12 @@ int object_stat(struct object *o, struct object_stat *ret);
  * passthrough write is seen as newer. */
 int object_set_mtime(struct object *o, const struct timespec *mtime);
 void object_set_tenant(struct object *o, uint32_t tenant);
+
+/* The file has no name (or has one again), so that nothing of it outlives its last close: its bytes
+ * are settled only where the pool needs their room. */
+void object_set_unlinked(struct object *o, bool unlinked);
+/* A guess at what a new file will grow to; 0: none. Only costs depend on it. */
+void object_expect_size(struct object *o, uint64_t size);
 
 /* Daemon-mode data paths. Return bytes done, short only at end of file (read), or an errno:
  * -EIO damaged chunk in the range, -ENOSPC store or pool full. Writes extend the file. */
@@ -242,8 +249,8 @@ int object_evict(struct object *o, enum object_tier to);
  * go when a transaction that deleted the row is durable. */
 void object_discard(struct object *o);
 
-/* Calls fn for every object in memory that is dirty, least recently written first, without locks
- * held; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
+/* Calls fn for every object in memory that is dirty and has a name, least recently written first,
+ * without locks held; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
  * open, that were dirtied) at least so many seconds ago; dirtied by a mapping counts as closed.
  * include_open: also those with open writers. */
 int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
@@ -261,7 +268,7 @@ struct meta_inode {
 	uint32_t flags; /* META_PIN */
 	uint64_t size;  /* directories: 0; symlinks: length of the target */
 	struct timespec atime, mtime, ctime, btime;
-	char *target;   /* symlinks: owned by the struct, freed by meta_inode_done(); else NULL */
+	char *target; /* symlinks: owned by the struct, freed by meta_inode_done(); else NULL */
 };
 #define META_PIN 1u
 void meta_inode_done(struct meta_inode *i);
@@ -283,7 +290,8 @@ int meta_lookup(struct store *s, uint64_t parent, const char *name, struct meta_
 int meta_list(struct store *s, uint64_t parent, uint64_t after,
 	      int (*fn)(void *arg, const struct meta_dentry *d), void *arg);
 int meta_get_xattrs(struct store *s, uint64_t ino,
-		    int (*fn)(void *arg, const char *name, const void *value, size_t len), void *arg);
+		    int (*fn)(void *arg, const char *name, const void *value, size_t len),
+		    void *arg);
 uint64_t meta_max_ino(struct store *s);       /* the highest ino ever committed or reserved */
 uint64_t meta_max_dentry_id(struct store *s); /* likewise */
 uint64_t meta_count_inodes(struct store *s);

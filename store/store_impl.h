@@ -41,6 +41,12 @@ uint64_t blockmap_next(const struct blockmap *b, uint64_t block, uint64_t end, b
 		       uint64_t *ret_count);
 void blockmap_done(struct blockmap *b); /* frees and empties */
 
+/* Where an image lies: a huge page for 4 KiB costs clearing 2 MiB twice, so files that are or will
+ * probably be small have a tmpfs of their own that gives pages by the size of the write. */
+enum image_place { IMAGE_HUGE, IMAGE_SMALL, IMAGE_PLACES };
+#define SMALL_MAX (1u << 20)
+extern const char *const image_place_name[IMAGE_PLACES]; /* below the run directory */
+
 enum image_state { IMAGE_NONE, IMAGE_PARTIAL, IMAGE_COMPLETE };
 
 /* What a transaction writes for a file: its content as of the last settle. */
@@ -70,19 +76,21 @@ struct object {
 	/* mu from here on */
 	uint32_t tenant;
 	enum image_state image;
-	int fd;   /* O_RDONLY of the image, -1 when not open */
-	int wfd;  /* O_RDWR, while daemon-mode writers or a fill need it */
+	enum image_place place;
+	uint64_t expected; /* size a new file will probably get */
+	int fd;            /* O_RDONLY of the image, -1 when not open */
+	int wfd;           /* O_RDWR, while daemon-mode writers or a fill need it */
 	unsigned wfd_users;
-	char *map;     /* of the image, read-only, while handles read through the daemon */
+	char *map;      /* of the image, read-only, while handles read through the daemon */
 	size_t map_len; /* may reach beyond the end */
 	uint64_t size;
-	struct timespec mtime; /* of the last content change; tv_nsec -1: none known */
+	struct timespec mtime;       /* of the last content change; tv_nsec -1: none known */
 	struct timespec image_mtime; /* what the image showed when content was last known: a newer
 	                                one means a passthrough write */
 	struct extmap *under;  /* the settled content beneath the image; holes where it was cut */
 	uint64_t under_stored; /* its encoded bytes */
 	struct snapshot snap;
-	struct extmap *db;     /* what meta.db holds; metadata writer's lock */
+	struct extmap *db; /* what meta.db holds; metadata writer's lock */
 	uint64_t db_gen;
 	struct blockmap valid, filling, dirty, redirty;
 	bool all_dirty;        /* somebody may have written unseen: the whole image is dirty */
@@ -91,13 +99,14 @@ struct object {
 	bool settling;
 	bool cut_while_settling;
 	bool discarded;
-	bool clean_mark;       /* the image carries the xattr */
+	bool unlinked;   /* has no name: nobody settles it but to make room */
+	bool clean_mark; /* the image carries the xattr */
 	uint64_t wgen, sgen;
 	unsigned handles, writers, hidden;
-	unsigned backed;       /* descriptors given out as backing files: the kernel reads the image */
-	uint64_t blocks;       /* real bytes of the image, as last seen */
+	unsigned backed; /* descriptors given out as backing files: the kernel reads the image */
+	uint64_t blocks; /* real bytes of the image, as last seen */
 	int64_t last_use_ms, last_close_ms, dirty_since_ms; /* CLOCK_MONOTONIC */
-	int64_t resettle_ms;   /* a mapping without handle: not settled again before */
+	int64_t resettle_ms; /* a mapping without handle: not settled again before */
 	unsigned resettle_s;
 	int fill_error;
 	bool fill_queued;
@@ -117,9 +126,12 @@ struct saved_record {
 struct store {
 	char *path, *rundir;
 	struct store_options opt;
-	int lock_fd, dir_fd, seg_fd, run_fd, img_fd;
+	int lock_fd, dir_fd, seg_fd, run_fd;
+	int img_fd[IMAGE_PLACES];
+	bool small_mounted; /* RUNDIR/small is a tmpfs of its own */
 	bool own_tmpfs, huge_pages, read_only;
-	atomic_uint_fast64_t run_overhead; /* bytes of the run directory's tmpfs that are not images */
+	atomic_uint_fast64_t
+		run_overhead; /* bytes of the run directory's tmpfs that are not images */
 	const struct io_ops *io;
 	struct meta *meta;
 	struct segset *segs;
@@ -143,6 +155,7 @@ struct store {
 	int64_t free_at_ms;
 	uint64_t slack;
 	atomic_uint_fast64_t dirty_bytes;
+	atomic_uint_fast64_t named_bytes; /* of them, those of files that have a name */
 	atomic_uint_fast64_t image_bytes; /* sum of object.blocks */
 	atomic_uint_fast64_t images;
 	atomic_uint_fast64_t hidden_writers;
@@ -217,8 +230,9 @@ void seglive_free(struct store *s);
 /* ---- image.c: the image file; object.mu held unless said otherwise ---- */
 void image_name(uint64_t ino, char ret[32]);
 int image_create(struct object *o, enum image_state state, uint64_t size);
+int image_dir(const struct object *o);       /* the folder its image is in */
 int image_open(struct object *o, int flags); /* a new descriptor, the caller's */
-int image_fd(struct object *o);   /* opens when needed; the descriptor stays the object's */
+int image_fd(struct object *o);      /* opens when needed; the descriptor stays the object's */
 int image_wfd_get(struct object *o); /* a writable descriptor with a user count */
 void image_wfd_put(struct object *o);
 void image_unmap(struct object *o); /* rw (exclusive) held, or no handle left */
@@ -233,6 +247,7 @@ bool image_unused(struct object *o, bool by_writers_only);
 void image_update_blocks(struct object *o, const uint64_t *bytes);
 void image_refresh(struct object *o); /* size, mtime and blocks from the file */
 void image_punch_tail(struct object *o);
+void image_touch(struct object *o); /* the content changed now */
 void image_restore_mtime(struct object *o);
 uint64_t object_blocks(uint64_t size); /* blocks of a file of that size */
 
@@ -248,10 +263,10 @@ void fill_enqueue(struct object *o);
 uint64_t fill_estimate_us(struct object *o); /* mu held */
 
 /* ---- object.c ---- */
-void object_destroy(struct object *o); /* frees; not from the table */
+void object_destroy(struct object *o);     /* frees; not from the table */
 void object_dirty_begin(struct object *o); /* mu held: content is about to change */
 void object_account(struct object *o, uint64_t dirty_before); /* mu held: dirty_bytes moved */
-uint64_t object_dirty_bytes(const struct object *o); /* mu held */
+uint64_t object_dirty_bytes(const struct object *o);          /* mu held */
 /* Replaces under (takes m over), with chunk references kept; mu held. */
 int object_set_under(struct object *o, struct extmap *m);
 void object_set_snap(struct object *o, uint64_t size, uint64_t gen);
@@ -292,7 +307,7 @@ struct j_image {
 	uint32_t tenant;
 	uint32_t flags;
 };
-#define J_IMAGE_COMPLETE 1u
+#define J_IMAGE_COMPLETE  1u
 #define J_IMAGE_ALL_DIRTY 2u
 struct j_range {
 	uint64_t ino, first, count;

@@ -41,6 +41,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
@@ -84,7 +85,6 @@ struct file {
 	unsigned attr, attr_maybe; /* a counter kept in an xattr */
 	struct changes maybe;      /* may have happened or not */
 	int holds;                 /* handles and mappings of ours */
-	bool imaged;               /* a mapping of it is one of the hot image */
 	/* Power: what was durable, and what came later. */
 	bool has_base;
 	unsigned char *base;
@@ -120,7 +120,7 @@ struct held_fd {
 struct held_map {
 	unsigned char *addr;
 	uint64_t len;
-	bool imaged;
+	bool imaged; /* of the hot image, so stores outlive the daemon */
 	struct file *f;
 };
 
@@ -151,6 +151,7 @@ struct worker {
 };
 
 static char mnt[PATH_ROOM];
+static __typeof__(((struct statfs *)0)->f_type) mnt_type;
 static bool power_mode;
 static const char *mode;
 static struct worker workers[MAX_THREADS];
@@ -492,15 +493,12 @@ static void path_of(char *out, const struct worker *w, const struct name *n)
 }
 
 /* True, and the worker stops, if the daemon's death explains the errno; or its unmount, after which
- * the worker's own directory is not there. */
+ * another file system is there. A stat would be answered from a cache. */
 static bool died(struct worker *w, int e)
 {
-	char path[PATH_ROOM];
-	struct stat st;
+	struct statfs st;
 
-	dir_path(path, mnt, w, 0, false);
-	if (e == ENOTCONN || e == ECONNABORTED ||
-	    (stat(path, &st) && (errno == ENOTCONN || errno == ECONNABORTED || errno == ENOENT)))
+	if (e == ENOTCONN || e == ECONNABORTED || statfs(mnt, &st) || st.f_type != mnt_type)
 		w->dead = true;
 	return w->dead;
 }
@@ -588,21 +586,11 @@ static struct name *some_file(struct worker *w)
 	return NULL;
 }
 
-static bool tier_is_hot(const char *path)
-{
-	char tier[32];
-	ssize_t r = getxattr(path, "user.kvfs.tier", tier, sizeof(tier) - 1);
-
-	return r == 3 && !memcmp(tier, "hot", 3);
-}
-
 /* Opens an existing file and counts it. -1: failed, said. */
 static int open_file(struct worker *w, struct file *f, const char *path, int flags)
 {
 	int fd;
 
-	if (!f->holds)
-		f->imaged = !strcmp(mode, "passthrough") && tier_is_hot(path);
 	fd = open(path, flags | O_CLOEXEC);
 	if (fd < 0)
 		failed(w, "open", path);
@@ -708,7 +696,6 @@ static void fill_new(struct worker *w, struct file *f, int fd)
 	bool ok = true;
 
 	f->holds++;
-	f->imaged = !strcmp(mode, "passthrough");
 	while (ok && done < len) {
 		uint64_t n = below(w, 2) ? len : 1 + below(w, 131072);
 
@@ -1006,12 +993,29 @@ static void op_copy(struct worker *w)
 	close_file(a->f, in);
 }
 
+/* True if the page is one of a tmpfs, so of the hot image, and not of the page cache of the mount. The
+ * tier alone does not tell: a RELEASE still on its way can keep a hot file direct-only. */
+static bool page_of_image(const unsigned char *addr)
+{
+	uint64_t entry = 0, flags = 0;
+	int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	int kpageflags = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
+
+	if (pread(pagemap, &entry, 8, (uintptr_t)addr / 4096 * 8) != 8 ||
+	    pread(kpageflags, &flags, 8, (entry & ((1ull << 55) - 1)) * 8) != 8)
+		flags = 0;
+	close(pagemap);
+	close(kpageflags);
+	return flags >> 14 & 1; /* KPF_SWAPBACKED */
+}
+
 /* open, mmap, close: the mapping stays, and is stored to later. */
 static void op_map(struct worker *w)
 {
 	struct name *n = some_file(w);
 	struct held_map *m = w->maps;
 	char path[PATH_ROOM + 20];
+	sigjmp_buf jump;
 	struct file *f;
 	char byte;
 	int fd;
@@ -1035,7 +1039,6 @@ static void op_map(struct worker *w)
 	if (fd < 0)
 		return;
 	m->len = f->size;
-	m->imaged = f->imaged;
 	m->addr = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (m->addr == MAP_FAILED) {
 		if (errno != ENODEV || strcmp(mode, "nommap"))
@@ -1043,6 +1046,15 @@ static void op_map(struct worker *w)
 	} else {
 		m->f = file_ref(f);
 		f->holds++;
+		w->on_sigbus = &jump;
+		if (sigsetjmp(jump, 1)) {
+			died(w, EIO);
+			drop_map(m);
+		} else {
+			byte = *(volatile unsigned char *)m->addr;
+			m->imaged = !strcmp(mode, "passthrough") && page_of_image(m->addr);
+		}
+		w->on_sigbus = NULL;
 	}
 	close_file(f, fd);
 }
@@ -1056,6 +1068,10 @@ static void store_some(struct worker *w, struct held_map *m)
 	uint64_t off, len;
 	unsigned char *data;
 
+	/* A truncate that the daemon's death cut short may have happened. */
+	for (size_t i = 0; i < f->maybe.n; i++)
+		if (f->maybe.list[i].kind == TRUNC && f->maybe.list[i].off < end)
+			end = f->maybe.list[i].off;
 	if (!end)
 		return;
 	off = below(w, end);
@@ -1812,6 +1828,13 @@ static void stop(void)
 static void setup(uint64_t seed)
 {
 	char path[PATH_ROOM];
+	struct statfs st;
+
+	if (statfs(mnt, &st)) {
+		perror(mnt);
+		exit(1);
+	}
+	mnt_type = st.f_type;
 
 	for (unsigned i = 0; i < n_workers; i++) {
 		struct worker *w = &workers[i];
@@ -1891,7 +1914,9 @@ int main(int argc, char **argv)
 	while (fgets(line, sizeof(line), stdin)) {
 		line[strcspn(line, "\n")] = 0;
 		out[0] = 0;
-		atomic_store(&problems, 0);
+		/* What the threads found wrong is told by the stop. */
+		if (strcmp(line, "stop"))
+			atomic_store(&problems, 0);
 		if (!strcmp(line, "start"))
 			start();
 		else if (!strcmp(line, "stop"))

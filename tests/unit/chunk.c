@@ -23,8 +23,11 @@ TestSuite(chunk, .init = setup, .fini = teardown);
 
 static struct chunk *add(uint32_t tenant, uint64_t hash, uint32_t len)
 {
-	struct record_info info = { .chunk_id = chunk_next_id(t), .hash = { hash, 7 },
-				    .tenant = tenant, .raw_len = len, .stored_len = len };
+	struct record_info info = { .chunk_id = chunk_next_id(t),
+				    .hash = { hash, 7 },
+				    .tenant = tenant,
+				    .raw_len = len,
+				    .stored_len = len };
 	struct chunk *c = chunk_add(t, &info, (struct segment_loc){ 1, (uint32_t)info.chunk_id });
 
 	cr_assert_not_null(c);

@@ -397,6 +397,191 @@ Test(journal, killed_in_a_checkpoint)
 	cr_assert_str_eq(s.text, "7:sum | ");
 }
 
+/* ---- puts during checkpoints ---- */
+
+#define KEYS   3
+#define ROUNDS 30
+#define STEP   60 /* puts a key while a checkpoint is on */
+
+enum { SUM = 80, PUT = 81 };
+
+/* State as store/ and fs/ have it: a put and its effect are one under a lock, which whoever writes
+ * the checkpoint takes too. */
+static struct {
+	pthread_mutex_t lock;
+	uint32_t value;
+} key[KEYS];
+static uint32_t goal; /* values the writers count up to */
+static bool enough;
+
+static int put_key(uint32_t type, uint32_t k, uint32_t value,
+		   int (*how)(struct journal *, const struct journal_record *, unsigned))
+{
+	uint32_t data[2] = { k, value };
+	struct journal_record rec[2] = { { type, sizeof(data), data },
+					 { type, sizeof(data), data } };
+
+	return how(j, rec, 2);
+}
+
+static uint32_t value_of(uint32_t k)
+{
+	return __atomic_load_n(&key[k].value, __ATOMIC_ACQUIRE);
+}
+
+static void *count_up(void *arg)
+{
+	uint32_t k = (uint32_t)(uintptr_t)arg;
+
+	while (!__atomic_load_n(&enough, __ATOMIC_ACQUIRE)) {
+		if (value_of(k) == __atomic_load_n(&goal, __ATOMIC_ACQUIRE)) {
+			usleep(10);
+			continue;
+		}
+		pthread_mutex_lock(&key[k].lock);
+		if (put_key(PUT, k, key[k].value + 1, journal_put) == 0)
+			__atomic_store_n(&key[k].value, key[k].value + 1, __ATOMIC_RELEASE);
+		pthread_mutex_unlock(&key[k].lock);
+	}
+	return NULL;
+}
+
+static void wait_for_values(uint32_t at_least)
+{
+	for (uint32_t k = 0; k < KEYS; k++)
+		while (value_of(k) < at_least)
+			usleep(10);
+}
+
+/* What a journal says of each key; 0: nothing yet. */
+struct values {
+	uint32_t last[KEYS];
+	unsigned records;
+};
+
+static int take_value(void *arg, const struct journal_record *rec)
+{
+	struct values *v = arg;
+	uint32_t data[2], *last;
+
+	if (!rec) {
+		cr_assert_eq(v->records % 2, 0, "half a group");
+		return 0;
+	}
+	memcpy(data, rec->data, sizeof(data));
+	last = &v->last[data[0]];
+	if (v->records++ % 2 == 0 && *last)
+		cr_assert_eq(data[1], rec->type == SUM ? *last : *last + 1, "key %u: %u after %u",
+			     data[0], data[1], *last);
+	*last = data[1];
+	return 0;
+}
+
+/* Replays a copy of the file as the next daemon would. */
+static struct values replay_copy(const char *name)
+{
+	static char copy[LARGE];
+	struct journal *other = NULL;
+	struct values v = { 0 };
+	uint64_t groups;
+	int fd = openat(dirfd, name, O_RDONLY), sub;
+
+	cr_assert_eq(pread(fd, copy, LARGE, 0), LARGE);
+	close(fd);
+	cr_assert_eq(mkdirat(dirfd, "copy", 0700), 0);
+	sub = openat(dirfd, "copy", O_RDONLY | O_DIRECTORY);
+	fd = openat(sub, "journal", O_WRONLY | O_CREAT, 0600);
+	cr_assert_eq(pwrite(fd, copy, LARGE, 0), LARGE);
+	close(fd);
+	cr_assert_eq(journal_open(sub, UUID, 2, 3, LARGE, take_value, &v, &other, &groups), 0);
+	journal_close(other);
+	unlinkat(sub, "journal", 0);
+	close(sub);
+	unlinkat(dirfd, "copy", AT_REMOVEDIR);
+	return v;
+}
+
+static void write_sums(void)
+{
+	for (uint32_t k = 0; k < KEYS; k++) {
+		pthread_mutex_lock(&key[k].lock);
+		cr_assert_eq(put_key(SUM, k, key[k].value, journal_checkpoint_put), 0);
+		pthread_mutex_unlock(&key[k].lock);
+	}
+}
+
+/* One checkpoint with puts before, between and after its records, and at its end. A kill at any
+ * moment leaves the old journal or the new one: each must hold all that was put by then. */
+static void checkpoint_round(bool commit)
+{
+	uint32_t before[KEYS];
+	struct values v;
+
+	cr_assert_eq(journal_checkpoint_begin(j), 0);
+	__atomic_store_n(&goal, goal + STEP, __ATOMIC_RELEASE);
+	wait_for_values(goal - STEP + 1);
+	write_sums();
+	wait_for_values(goal - STEP / 2);
+	for (uint32_t k = 0; k < KEYS; k++)
+		before[k] = value_of(k);
+	v = replay_copy("journal");
+	for (uint32_t k = 0; k < KEYS; k++)
+		cr_assert_geq(v.last[k], before[k], "killed before the end");
+	cr_assert_eq(linkat(dirfd, "journal", dirfd, "old", 0), 0);
+	for (uint32_t k = 0; k < KEYS; k++)
+		before[k] = value_of(k);
+	cr_assert_eq(journal_checkpoint_end(j, commit), 0);
+	wait_for_values(goal);
+	v = replay_copy("old");
+	for (uint32_t k = 0; k < KEYS; k++)
+		cr_assert_geq(v.last[k], before[k], "the old journal lacks a put");
+	v = replay_copy("journal");
+	for (uint32_t k = 0; k < KEYS; k++)
+		cr_assert_eq(v.last[k], goal, "key %u is %u", k, v.last[k]);
+	unlinkat(dirfd, "old", 0);
+}
+
+Test(journal, puts_during_a_checkpoint)
+{
+	pthread_t threads[KEYS];
+	struct seen s;
+
+	open_at(1, 2, LARGE, &s);
+	for (uintptr_t k = 0; k < KEYS; k++) {
+		pthread_mutex_init(&key[k].lock, NULL);
+		cr_assert_eq(pthread_create(&threads[k], NULL, count_up, (void *)k), 0);
+	}
+	__atomic_store_n(&goal, STEP, __ATOMIC_RELEASE);
+	wait_for_values(goal);
+	for (int i = 0; i < ROUNDS; i++)
+		checkpoint_round(i % 3 != 0);
+	__atomic_store_n(&enough, true, __ATOMIC_RELEASE);
+	for (int k = 0; k < KEYS; k++)
+		pthread_join(threads[k], NULL);
+	cr_assert_lt(journal_used(j), 2 * KEYS * 64 * STEP, "it was never rewritten");
+}
+
+/* A put that has room in the old journal only is on record all the same, and the new one is not
+ * taken, for it lacks that. */
+Test(journal, put_without_room_in_the_new_journal)
+{
+	struct seen s;
+
+	open_at(1, 2, SMALL, &s);
+	cr_assert_eq(put("old", NULL), 0);
+	cr_assert_eq(journal_checkpoint_begin(j), 0);
+	while (put_new("12345678") == 0)
+		;
+	cr_assert_eq(put("during", "checkpoint"), 0);
+	cr_assert_eq(journal_checkpoint_end(j, true), -ENOSPC);
+	cr_assert_eq(put("after", NULL), 0);
+	cr_assert_eq(faccessat(dirfd, "journal.new", F_OK, 0), -1);
+	cr_assert_eq(open_at(2, 3, SMALL, &s), 3);
+	cr_assert_str_eq(s.text, "1:old | 1:during 2:checkpoint | 1:after | ");
+	cr_assert_eq(journal_checkpoint_begin(j), 0, "the failure is forgotten");
+	cr_assert_eq(journal_checkpoint_end(j, true), 0);
+}
+
 /* ---- kills ---- */
 
 #define WRITERS 2

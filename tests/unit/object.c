@@ -19,8 +19,9 @@ static struct store *s;
 
 static void open_store(uint64_t hot)
 {
-	struct store_options opt = { .path = store_path, .rundir = run_path, .hot_bytes = hot,
-				     .warm_bytes = 32u << 20 };
+	struct store_options opt = {
+		.path = store_path, .rundir = run_path, .hot_bytes = hot, .warm_bytes = 32u << 20
+	};
 	struct store_error err;
 	int r = store_open(&opt, &s, &err);
 
@@ -219,8 +220,11 @@ Test(object, larger_than_the_budget)
 	o = new_file(100);
 	fill_random(data, len, 6);
 	cr_assert_eq(object_handle_begin(o, true, false), 0);
-	for (size_t off = 0; off < len; off += step)
-		cr_assert_eq(object_write(o, data + off, step, off), (ssize_t)step);
+	for (size_t off = 0; off < len; off += step) {
+		ssize_t w = object_write(o, data + off, step, off);
+
+		cr_assert_eq(w, (ssize_t)step, "at %zu: %s", off, w < 0 ? strerror(-w) : "short");
+	}
 	expect(o, data, len);
 	for (size_t off = 12345; off + 100 < len; off += 7 * step) {
 		fill_random(data + off, 100 & ~7, off);
@@ -250,7 +254,8 @@ static void model_round(unsigned seed)
 
 	srandom(seed);
 	for (int i = 0; i < 150; i++) {
-		size_t off = random() % (cap - 1), len = random() % 3 ? random() % 5000 : random() % 400000;
+		size_t off = random() % (cap - 1),
+		       len = random() % 3 ? random() % 5000 : random() % 400000;
 		int op = random() % 12;
 
 		if (off + len > cap)
@@ -267,7 +272,8 @@ static void model_round(unsigned seed)
 			size = off;
 		} else if (op == 5 && len) {
 			cr_assert_eq(object_fallocate(o, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-						      off, len), 0);
+						      off, len),
+				     0);
 			if (off < size)
 				memset(m + off, 0, off + len < size ? len : size - off);
 		} else if (op == 6) {
@@ -281,7 +287,8 @@ static void model_round(unsigned seed)
 		} else if (op == 9 && i % 4 == 0) {
 			object_unref(o);
 			killed(256u << 20);
-			cr_assert_eq(object_get(s, 1000 + seed, 0, &o), 0, "seed %u step %d", seed, i);
+			cr_assert_eq(object_get(s, 1000 + seed, 0, &o), 0, "seed %u step %d", seed,
+				     i);
 		}
 		if (i % 8 == 0)
 			expect(o, m, size);
@@ -374,4 +381,45 @@ Test(object, deleted_files_give_their_bytes_back)
 	cr_assert_eq(st.chunks, 0);
 	cr_assert_eq(st.stored_bytes, 0);
 	free(data);
+}
+
+/* Small chunks that live among dead ones keep their bytes when the dead are punched out. */
+Test(object, the_living_survive_their_dead_neighbours)
+{
+	enum { FILES = 60 };
+	static char data[FILES][3000];
+	struct object *o[FILES];
+	struct meta_txn *t;
+
+	for (int i = 0; i < FILES; i++) {
+		fill_random(data[i], sizeof(data[i]), 100 + i);
+		o[i] = new_file(100 + i);
+		cr_assert_eq(object_write(o[i], data[i], 100 + i * 37, 0), 100 + i * 37);
+		cr_assert_eq(object_settle(o[i]), 0);
+		commit(o[i]);
+	}
+	cr_assert_eq(meta_begin(s, &t), 0);
+	for (int i = 0; i < FILES; i++)
+		if (i % 3)
+			cr_assert_eq(meta_del_inode(t, 100 + i), 0);
+	cr_assert_eq(meta_commit(t, true), 0);
+	for (int i = 0; i < FILES; i++)
+		if (i % 3)
+			object_discard(o[i]);
+	for (int i = 0; i < 100; i++) {
+		struct store_status st;
+
+		store_status(s, &st);
+		if (st.chunks <= FILES)
+			break;
+		usleep(50000);
+	}
+	sleep(2); /* the reaper's next turn */
+	for (int i = 0; i < FILES; i++) {
+		if (i % 3 == 0) {
+			cr_assert_eq(object_evict(o[i], TIER_COLD), 0);
+			expect(o[i], data[i], 100 + i * 37);
+		}
+		object_unref(o[i]);
+	}
 }
