@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * status: the whole state in numbers, as JSON in .kvfs/status. unsettled_bytes is 0 only if a power
- * cut would lose nothing: data not yet in segments, and for every inode whose row, names or xattrs
- * are not durably committed 4096 bytes.
+ * cut would lose nothing: data not yet in segments, and 4096 bytes for every inode whose row, names
+ * or xattrs are not durably committed, or whose file is dirty in whatever way: cut short, or open for
+ * somebody who writes unseen.
  */
 #include "fs/status.h"
 
@@ -53,16 +54,18 @@ void status_take(struct fs *fs, struct fs_status *ret)
 	struct timespec now;
 
 	memset(ret, 0, sizeof(*ret));
-	store_for_dirty(fs->store, 0, true, count_object, &c);
 	ns_lock(fs);
-	/* In this order: what is settled between the two is counted twice rather than never. */
+	/* In this order: what is settled between two of them is counted twice rather than never. */
 	store_status(fs->store, &ret->store);
 	ret->unsettled_bytes = ret->store.unsettled_bytes + fs->n_unsettled * INODE_BYTES;
-	ret->unsettled_files = c.files + count_inodes(fs);
+	ret->unsettled_files = count_inodes(fs);
 	ret->cached_inodes = HASH_COUNT(fs->inodes);
 	ret->cached_names = HASH_COUNT(fs->dentries);
 	ret->commit_error = fs->commit_error;
 	ns_unlock(fs);
+	store_for_dirty(fs->store, 0, true, count_object, &c);
+	ret->unsettled_bytes += c.files * INODE_BYTES;
+	ret->unsettled_files += c.files;
 	ret->inodes = meta_count_inodes(fs->store);
 	ret->open_handles = handles_used(&fs->handles);
 	ret->passthrough = atomic_load(&fs->passthrough);

@@ -73,6 +73,18 @@ size_t seglive_segments(struct store *s, uint32_t *ret, size_t max)
 	return n;
 }
 
+uint32_t seglive_highest(struct store *s)
+{
+	uint32_t highest = 0;
+
+	pthread_mutex_lock(&s->seg_lock);
+	for (size_t i = 0; i < s->seg_live_n; i++)
+		if (s->seg_live[i].known)
+			highest = i;
+	pthread_mutex_unlock(&s->seg_lock);
+	return highest;
+}
+
 size_t seglive_count(struct store *s)
 {
 	size_t n = 0;

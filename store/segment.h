@@ -128,6 +128,8 @@ uint64_t segset_epoch(struct segset *s); /* recoveries so far */
 uint64_t segset_room(struct segset *s);
 /* Number of the active segment, or of the next when there is none. */
 uint32_t segset_active(struct segset *s);
+/* The next segment has at least this number: those below may have been in use before. */
+void segset_skip_to(struct segset *s, uint32_t next);
 /* Bytes in use of segment number n: header, records and padding, as far as this process knows: 0
  * for one it did not write. */
 uint64_t segset_used(struct segset *s, uint32_t n);

@@ -234,6 +234,14 @@ uint32_t segset_active(struct segset *s)
 	return n;
 }
 
+void segset_skip_to(struct segset *s, uint32_t next)
+{
+	pthread_mutex_lock(&s->append_lock);
+	if (s->next < next)
+		s->next = next;
+	pthread_mutex_unlock(&s->append_lock);
+}
+
 uint64_t segset_used(struct segset *s, uint32_t n)
 {
 	uint64_t used;

@@ -288,6 +288,9 @@ static int load(struct store *s, struct store_error *err)
 	r = open_journal(s, err);
 	if (!r)
 		r = highest_segment(s, &highest);
+	/* The journal still tells of segments that are gone: chunks in them are dead, and what the
+	 * reaper does to their places must not meet a new segment of that number. */
+	segset_skip_to(s->segs, seglive_highest(s) + 1);
 	if (!r)
 		r = tidy_segments(s, highest);
 	return r;

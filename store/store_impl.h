@@ -222,6 +222,7 @@ int seglive_add(struct store *s, uint32_t segment, int64_t bytes);
 uint64_t seglive_get(struct store *s, uint32_t segment);
 /* The segments touched by appends since the last call, for meta_put_segment. */
 size_t seglive_segments(struct store *s, uint32_t *ret, size_t max);
+uint32_t seglive_highest(struct store *s); /* number of the last one ever heard of; 0 */
 size_t seglive_count(struct store *s);
 bool seglive_gone(struct store *s, uint32_t segment);
 void seglive_forget(struct store *s, uint32_t segment);
