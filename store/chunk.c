@@ -397,6 +397,7 @@ int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chun
 	if (c) {
 		c->refs_db += delta;
 		what = c->persisted ? 2 : 1;
+		c->flight |= !c->persisted;
 		c->persisted = true;
 		*ret = (struct meta_chunk){ .info = c->info, .loc = c->loc, .refs = c->refs_db };
 		die_if_unused(t, c);
@@ -415,9 +416,20 @@ void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new)
 		revive(t, c);
 		c->refs_db -= delta;
 		if (was_new)
-			c->persisted = false;
+			c->persisted = c->flight = false;
 		die_if_unused(t, c);
 	}
+	pthread_mutex_unlock(&t->lock);
+}
+
+void chunk_db_landed(struct chunk_table *t, uint64_t id)
+{
+	struct chunk *c;
+
+	pthread_mutex_lock(&t->lock);
+	c = find_id(t, id);
+	if (c)
+		c->flight = false;
 	pthread_mutex_unlock(&t->lock);
 }
 

@@ -35,6 +35,7 @@ struct chunk {
 	uint32_t refs_db, refs_mem;
 	uint8_t state;
 	bool persisted; /* has a row in meta.db, or is in the transaction being committed */
+	bool flight;    /* the latter */
 	struct warm *warm;
 	LIST_ENTRY(chunk) dead; /* while CHUNK_DEAD */
 };
@@ -76,10 +77,12 @@ uint64_t chunk_map_stored(struct chunk_table *t, const struct extmap *m);
 
 /*
  * Committed references, within a transaction: adds delta and returns what must be written: 0
- * nothing, 1 the whole row (*ret), 2 the count only. chunk_db_undo takes it back after an abort.
+ * nothing, 1 the whole row (*ret), 2 the count only. chunk_db_undo takes it back after an abort;
+ * chunk_db_landed is for a new row whose transaction is committed.
  */
 int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chunk *ret);
 void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new);
+void chunk_db_landed(struct chunk_table *t, uint64_t id);
 
 /* Up to max dead chunks, taken for the reaper. They stay in the table until chunk_reap_done: with
  * done they are freed, else they are dead again. */

@@ -227,7 +227,7 @@ static int checkpoint_chunks(struct store *s, const struct extmap *m)
 
 		if (!c)
 			return -EUCLEAN;
-		if (!c->persisted) {
+		if (!c->persisted || c->flight) {
 			jc = chunk_record(c);
 			r = journal_checkpoint_put(s->journal, &rec, 1);
 		}
@@ -276,7 +276,7 @@ int j_checkpoint_object(struct object *o)
 
 	if (o->discarded)
 		return 0;
-	if (o->snap.map != o->db)
+	if (o->snap.map != o->db || o->db_flights)
 		r = checkpoint_map(o, o->snap.map, o->snap.size, &o->snap.mtime);
 	if (!r && o->under != o->snap.map)
 		r = checkpoint_cuts(o);
@@ -602,6 +602,14 @@ static bool adopt(struct store *s, int dir, uint64_t ino, const char *name)
 		o->clean_mark = ok;
 		if (ok)
 			o->mtime.tv_nsec = -1;
+		/* Settled by the dead daemon and not committed: whether the device has it is only
+		 * known by settling it again, which compares. */
+		if (ok && o->snap.map != o->db)
+			ok = !blockmap_set(&o->dirty, 0, object_blocks(o->size)) && !j_put_image(o);
+		if (ok && o->dirty.set) {
+			object_dirty_begin(o);
+			object_account(o, 0);
+		}
 		pthread_mutex_unlock(&o->mu);
 	}
 	if (fd >= 0)

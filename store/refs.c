@@ -46,17 +46,19 @@ static void end_undo(struct chunk_table *chunks, struct undo *undo, size_t n, bo
 
 		if (!u->o && back)
 			chunk_db_undo(chunks, u->chunk, u->delta, u->was_new);
+		else if (!u->o && u->was_new)
+			chunk_db_landed(chunks, u->chunk);
 		if (!u->o)
 			continue;
+		pthread_mutex_lock(&u->o->mu);
 		if (back) {
-			struct extmap *now;
+			struct extmap *now = u->o->db;
 
-			pthread_mutex_lock(&u->o->mu);
-			now = u->o->db;
 			u->o->db = u->map;
-			pthread_mutex_unlock(&u->o->mu);
 			u->map = now;
 		}
+		u->o->db_flights--;
+		pthread_mutex_unlock(&u->o->mu);
 		extmap_unref(u->map);
 		object_unref(u->o);
 	}
@@ -132,6 +134,7 @@ static int replace_db(struct store *s, struct object *o, struct extmap *map)
 	object_ref(o);
 	pthread_mutex_lock(&o->mu);
 	o->db = map;
+	o->db_flights++;
 	pthread_mutex_unlock(&o->mu);
 	return 0;
 }

@@ -34,9 +34,8 @@ struct settle {
 	uint64_t gen;
 	bool frozen; /* rw is held for the whole settle */
 	bool whole;
-	bool quiet;         /* no hidden writer was left when it began */
-	uint32_t epoch;     /* of hidden writers */
-	uint64_t seg_epoch; /* raised when appended records were lost */
+	bool quiet; /* no hidden writer was left when it began */
+	uint32_t epoch;
 	struct region *region;
 	size_t regions, region_cap;
 	struct extent *ext;
@@ -97,6 +96,14 @@ static struct chunk *find_same(struct settle *t, struct hash128 h, const void *d
 	return NULL;
 }
 
+/* A full file system is no failure of the appender: it goes on when there is room. */
+static int appended(struct settle *t, int r)
+{
+	if (r && r != -ENOSPC && r != -ENOMEM)
+		segments_failed(t->s, r);
+	return r;
+}
+
 static int store_chunk(struct settle *t, struct hash128 h, const void *data, uint32_t len,
 		       struct chunk **ret)
 {
@@ -114,7 +121,8 @@ static int store_chunk(struct settle *t, struct hash128 h, const void *data, uin
 	codec = codec_encode(data, len, t->encoded, &stored, info.params);
 	info.codec = codec->id;
 	info.stored_len = stored;
-	r = segset_append(t->s->segs, &info, codec->id == CODEC_RAW ? data : t->encoded, &loc);
+	r = appended(t, segset_append(t->s->segs, &info, codec->id == CODEC_RAW ? data : t->encoded,
+				      &loc));
 	if (r)
 		return r;
 	r = seglive_add(t->s, loc.segment, record_size(info.stored_len));
@@ -145,7 +153,7 @@ static int add_chunk(struct settle *t, uint64_t off, const void *data, uint32_t 
 			return r;
 	}
 	t->held[t->n_held++] = c;
-	if (!c->persisted) /* a hint: one too many in the journal does no harm */
+	if (!c->persisted || c->flight) /* a hint: one too many in the journal does no harm */
 		t->added[t->n_added++] = c;
 	t->ext[t->exts++] = (struct extent){ .off = off, .chunk = c->info.chunk_id, .len = len };
 	return 0;
@@ -323,7 +331,6 @@ static int begin(struct settle *t)
 	int r = 0;
 
 	t->regions = t->exts = 0;
-	t->seg_epoch = segset_epoch(t->s->segs);
 	if (o->all_dirty)
 		image_refresh(o);
 	t->size = o->size;
@@ -455,12 +462,7 @@ static int settle_once(struct settle *t)
 		r = settle_region(t, &t->region[i]);
 	/* A kill must not take what the journal is about to call settled. */
 	if (!r && t->n_added)
-		r = segset_flush(t->s->segs);
-	if (r == -EIO)
-		segments_failed(t->s);
-	/* Somebody else's failure has taken what was appended here along: again. */
-	if (!r && segset_epoch(t->s->segs) != t->seg_epoch)
-		r = 1;
+		r = appended(t, segset_flush(t->s->segs));
 	if (!r) {
 		pthread_mutex_lock(&o->mu);
 		r = install(t);
@@ -495,7 +497,9 @@ int object_settle(struct object *o)
 	int r = 0;
 
 	pthread_mutex_lock(&o->settle_lock);
-	if (object_is_dirty(o)) {
+	if (atomic_load(&o->store->failed) && object_is_dirty(o)) {
+		r = -EIO;
+	} else if (object_is_dirty(o)) {
 		r = settle_buffers(&t);
 		for (int i = 0; !r; i++) {
 			/* Somebody who truncates all the time is made to wait in the end. */

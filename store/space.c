@@ -65,6 +65,8 @@ int space_reserve(struct store *s, uint64_t len)
 {
 	if (s->read_only)
 		return -EROFS;
+	if (atomic_load(&s->failed))
+		return -EIO;
 	if (fits(s, len, false) || fits(s, len, true))
 		return 0;
 	/* What nothing refers to any more may be all it takes. */

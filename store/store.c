@@ -229,6 +229,7 @@ static int open_journal(struct store *s, struct store_error *err)
 /* What of a segment is known to be used: for trimming what an earlier daemon preallocated. */
 struct ends {
 	uint64_t *end;
+	bool *fresh; /* has chunks that meta.db does not know */
 	size_t n;
 };
 
@@ -237,8 +238,24 @@ static void note_end(void *arg, const struct chunk *c)
 	struct ends *e = arg;
 	uint64_t end = (uint64_t)c->loc.offset * RECORD_ALIGN + record_size(c->info.stored_len);
 
-	if (c->loc.segment < e->n && end > e->end[c->loc.segment])
+	if (c->loc.segment >= e->n)
+		return;
+	if (end > e->end[c->loc.segment])
 		e->end[c->loc.segment] = end;
+	e->fresh[c->loc.segment] |= !c->persisted;
+}
+
+/* What the dead daemon appended may never have been synced; a transaction will soon name it. */
+static int sync_segment(struct store *s, const char *name)
+{
+	int fd = openat(s->seg_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW), r = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (fsync(fd) || fsync(s->seg_fd))
+		r = -errno;
+	close(fd);
+	return r;
 }
 
 static int tidy_segments(struct store *s, uint32_t highest)
@@ -247,8 +264,12 @@ static int tidy_segments(struct store *s, uint32_t highest)
 	int r = 0;
 
 	e.end = calloc(e.n, sizeof(*e.end));
-	if (!e.end)
+	e.fresh = calloc(e.n, sizeof(*e.fresh));
+	if (!e.end || !e.fresh) {
+		free(e.end);
+		free(e.fresh);
 		return -ENOMEM;
+	}
 	chunk_for_each(s->chunks, note_end, &e);
 	for (uint32_t i = 1; i <= highest && !r; i++) {
 		char name[32];
@@ -257,8 +278,11 @@ static int tidy_segments(struct store *s, uint32_t highest)
 		if (faccessat(s->seg_fd, name, F_OK, 0))
 			continue;
 		r = e.end[i] ? segset_trim(s->segs, i, e.end[i]) : segset_remove(s->segs, i);
+		if (!r && e.fresh[i])
+			r = sync_segment(s, name);
 	}
 	free(e.end);
+	free(e.fresh);
 	return r;
 }
 

@@ -92,6 +92,7 @@ struct object {
 	struct snapshot snap;
 	struct extmap *db; /* what meta.db holds; metadata writer's lock */
 	uint64_t db_gen;
+	unsigned db_flights; /* db was put by a transaction that is not committed yet */
 	struct blockmap valid, filling, dirty, redirty;
 	bool all_dirty;        /* somebody may have written unseen: the whole image is dirty */
 	bool orphan;           /* and a killed daemon's handles may be among them */
@@ -130,6 +131,7 @@ struct store {
 	int img_fd[IMAGE_PLACES];
 	bool small_mounted; /* RUNDIR/small is a tmpfs of its own */
 	bool own_tmpfs, huge_pages, read_only;
+	atomic_bool failed; /* sync.c */
 	atomic_uint_fast64_t
 		run_overhead; /* bytes of the run directory's tmpfs that are not images */
 	const struct io_ops *io;
@@ -280,8 +282,8 @@ struct object **object_list(struct store *s, size_t *ret_n);
 void object_list_free(struct object **v, size_t n);
 
 /* ---- sync.c ---- */
-/* The appender failed: what was settled and is not durable must be settled again. */
-void segments_failed(struct store *s);
+/* The appender failed with err: nothing is written any more until the next mount. */
+void segments_failed(struct store *s, int err);
 
 /* ---- recover.c: records of store/ in the journal ---- */
 enum {

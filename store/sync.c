@@ -2,50 +2,34 @@
 /*
  * sync: making appended bytes durable, and what happens when the device refuses.
  *
- * An error is never turned into success by trying again: whatever was settled since the last sync
- * that succeeded may be gone, so it counts as dirty once more and is written anew from its image,
- * to a fresh segment. What has no whole image any more keeps its extents, whose checksums tell.
+ * After a failed write or sync nobody can say what of the bytes since the last good one is there, and
+ * trying again proves nothing. So the store stops: from then on nothing is settled or committed and
+ * writes fail, while everything can still be read. What was not committed stays in the run directory.
+ * The next mount settles it anew, comparing what it shares with what the device really has.
  */
 #include "store/store_impl.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <syslog.h>
 
-static void dirty_again(struct object *o)
+void segments_failed(struct store *s, int err)
 {
-	uint64_t dirty;
-
-	pthread_mutex_lock(&o->mu);
-	if (o->image == IMAGE_COMPLETE && o->snap.map != o->db && !o->discarded && o->size) {
-		dirty = object_dirty_bytes(o);
-		object_dirty_begin(o);
-		j_put_image(o);
-		if (!blockmap_set(&o->dirty, 0, object_blocks(o->size)))
-			j_put_range(o->store, J_DIRTY, o->ino, 0, object_blocks(o->size));
-		object_account(o, dirty);
-	}
-	pthread_mutex_unlock(&o->mu);
-}
-
-void segments_failed(struct store *s)
-{
-	size_t n;
-	struct object **v = object_list(s, &n);
-
-	store_log(s, LOG_ERR, "%s/segments: writing failed: what was not durable is written again",
-		  s->path);
-	for (size_t i = 0; v && i < n; i++)
-		dirty_again(v[i]);
-	object_list_free(v, n);
-	segset_recover(s->segs);
+	if (atomic_exchange(&s->failed, true))
+		return;
+	store_log(
+		s, LOG_CRIT,
+		"%s/segments: writing failed: %s: nothing more is written: repair the device, then "
+		"unmount and mount again, which writes what was not durable yet",
+		s->path, strerror(-err));
 }
 
 int store_sync_data(struct store *s)
 {
-	int r = segset_sync(s->segs);
+	int r = atomic_load(&s->failed) ? -EIO : segset_sync(s->segs);
 
+	if (r == -EROFS && s->read_only)
+		return 0;
 	if (r)
-		segments_failed(s);
+		segments_failed(s, r);
 	return r;
 }

@@ -20,6 +20,7 @@ EXT4 = "ext4"
 BTRFS = "btrfs lzo"
 PLAIN = "plain FUSE"
 RAW = "raw device"
+RAW_NEW = "raw device, new space"
 ENCODE = "one core's encode"
 DECODE = "decode"
 LIMIT = "the limit"
@@ -249,6 +250,14 @@ def raw_work(bench, direction, size):
     return bench.place.workers.rate("raw", direction, bench.raw_file(), size, block, depth)
 
 
+def raw_new(bench, size):
+    """As raw_work() writing, into space just preallocated: new data pays for new space on any file
+    system, as its extents become written ones only with the data."""
+    raw_work(bench, "write", min(size, GIB))
+    block, depth = bench.raw["write"]
+    return bench.place.workers.rate("raw", "new", bench.raw_file() + ".new", size, block, depth)
+
+
 @group("settle")
 def settle(bench):
     """Fresh noise, already in hot images; timed is the fsync of the root that makes it durable.
@@ -272,9 +281,10 @@ def settle(bench):
 
         bench.compare("settle", "GB/s", {
             KVFS: kvfs,
+            RAW_NEW: lambda: raw_new(bench, size),
             RAW: lambda: raw_work(bench, "write", size),
             ENCODE: lambda: rate("limits", "encode", "random"),
-        }, goal=((RAW, ENCODE), 0.70), warm=False)
+        }, goal=((RAW_NEW, ENCODE), 0.70), warm=False)
 
 
 @group("durable-save")

@@ -6,6 +6,8 @@
  *	raw read PATH SIZE BLOCK DEPTH   reads its first SIZE bytes with O_DIRECT, DEPTH threads each
  *	                            with one request of BLOCK bytes in flight, in order
  *	raw write PATH SIZE BLOCK DEPTH  writes over them the same way, then fdatasync, which counts
+ *	raw new PATH SIZE BLOCK DEPTH    the same into space of a file just preallocated, and removes it:
+ *	                            what new data costs on the file system, whoever writes it
  *
  * With DEPTH 1 this is dd. Threads and not io_uring, as these are large requests: a thread that
  * waits costs nothing, and nothing can be said to be different about how kvfs asks.
@@ -48,6 +50,18 @@ static void *transfer(void *arg)
 	return NULL;
 }
 
+static void preallocate(const char *path, uint64_t size)
+{
+	int fd;
+
+	unlink(path);
+	fd = open_or_die(path, O_WRONLY | O_CREAT | O_EXCL);
+	errno = posix_fallocate(fd, 0, (off_t)size);
+	if (errno || fsync(fd))
+		die("preallocate %s", path);
+	close_or_die(fd, path);
+}
+
 static void transfer_all(struct job *j, unsigned depth)
 {
 	double begin;
@@ -87,12 +101,17 @@ int main(int argc, char **argv)
 
 	if (argc == 4 && !strcmp(argv[1], "make"))
 		return make(argv[2], parse_size(argv[3])), 0;
-	if (argc != 6 || (strcmp(argv[1], "read") && strcmp(argv[1], "write")))
+	if (argc != 6 ||
+	    (strcmp(argv[1], "read") && strcmp(argv[1], "write") && strcmp(argv[1], "new")))
 		return fputs("usage: see the top of raw.c\n", stderr), 2;
-	j.write = argv[1][0] == 'w';
+	j.write = argv[1][0] != 'r';
 	j.path = argv[2];
 	j.size = parse_size(argv[3]);
 	j.block = parse_size(argv[4]);
+	if (argv[1][0] == 'n')
+		preallocate(j.path, j.size);
 	transfer_all(&j, (unsigned)parse_size(argv[5]));
+	if (argv[1][0] == 'n')
+		unlink(j.path);
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -422,4 +423,46 @@ Test(object, the_living_survive_their_dead_neighbours)
 		}
 		object_unref(o[i]);
 	}
+}
+
+static int checkpoint_nothing(void *arg, struct journal_checkpoint *c)
+{
+	(void)arg;
+	(void)c;
+	return 0;
+}
+
+static void *checkpoint_thread(void *arg)
+{
+	cr_assert_eq(journal_checkpoint(s, checkpoint_nothing, arg), 0);
+	return NULL;
+}
+
+/* What a transaction on its way holds is not in meta.db yet: a journal that is rewritten meanwhile
+ * must not leave it out. */
+Test(object, checkpoint_during_a_transaction)
+{
+	size_t len = 300000;
+	char *data = calloc(1, len + 8);
+	struct object *o = new_file(100);
+	struct meta_inode i = { .ino = 100, .mode = S_IFREG | 0600, .nlink = 1 };
+	struct meta_txn *t;
+	pthread_t thread;
+	uint64_t gen;
+
+	fill_random(data, len, 11);
+	cr_assert_eq(object_write(o, data, len, 0), (ssize_t)len);
+	cr_assert_eq(object_settle(o), 0);
+	cr_assert_eq(meta_begin(s, &t), 0);
+	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
+	cr_assert_eq(pthread_create(&thread, NULL, checkpoint_thread, NULL), 0);
+	usleep(200000);
+	meta_abort(t);
+	pthread_join(thread, NULL);
+	object_unref(o);
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, data, len);
+	object_unref(o);
+	free(data);
 }
