@@ -85,6 +85,7 @@ static int register_image(struct fs *fs, struct object *o)
 	close(map.fd);
 	if (id > 0)
 		return id;
+	object_image_close(o);
 	judge(fs, error);
 	return 0;
 }
@@ -118,4 +119,5 @@ void backing_end(struct fs *fs, struct inode *i, enum handle_mode mode)
 	/* When the connection is gone, so is the id. */
 	ioctl(fuse_session_fd(fs->se), BACKING_CLOSE, &f->backing_id);
 	f->backing_id = 0;
+	object_image_close(f->o);
 }

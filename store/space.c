@@ -75,18 +75,27 @@ int space_reserve(struct store *s, uint64_t len)
 	return fits(s, len, true) ? 0 : -ENOSPC;
 }
 
+/* Blocks of 4 KiB of so many of the file system's own, with what the active segment has room for and
+ * without what is spoken for. */
+static uint64_t blocks_free(struct store *s, uint64_t n, uint64_t frsize)
+{
+	uint64_t taken = s->slack + atomic_load(&s->dirty_bytes);
+	uint64_t bytes = n * frsize + segset_room(s->segs);
+
+	return bytes > taken ? (bytes - taken) / 4096 : 0;
+}
+
 int store_statvfs(struct store *s, struct statvfs *ret)
 {
-	uint64_t dirty = atomic_load(&s->dirty_bytes), room, blocks;
+	uint64_t frsize;
 
 	if (fstatvfs(s->dir_fd, ret))
 		return -errno;
-	room = (uint64_t)ret->f_bavail * ret->f_frsize + segset_room(s->segs);
-	room = room > s->slack + dirty ? room - s->slack - dirty : 0;
-	blocks = (uint64_t)ret->f_blocks * ret->f_frsize / 4096;
+	frsize = ret->f_frsize;
+	ret->f_blocks = ret->f_blocks * frsize / 4096;
+	ret->f_bfree = blocks_free(s, ret->f_bfree, frsize);
+	ret->f_bavail = blocks_free(s, ret->f_bavail, frsize);
 	ret->f_bsize = ret->f_frsize = 4096;
-	ret->f_blocks = blocks;
-	ret->f_bavail = ret->f_bfree = room / 4096;
 	ret->f_namemax = 255;
 	return 0;
 }

@@ -91,7 +91,6 @@ struct object {
 	uint64_t under_stored; /* its encoded bytes */
 	struct snapshot snap;
 	struct extmap *db; /* what meta.db holds; metadata writer's lock */
-	uint64_t db_gen;
 	unsigned db_flights; /* db was put by a transaction that is not committed yet */
 	struct blockmap valid, filling, dirty, redirty;
 	bool all_dirty;        /* somebody may have written unseen: the whole image is dirty */
