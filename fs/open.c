@@ -167,6 +167,11 @@ static int choose(struct opening *op, bool image)
 		      (op->mode == HANDLE_BACKED && (op->flags & O_ACCMODE) == O_RDWR));
 	if (!op->write)
 		return 0;
+	if (op->hidden) {
+		ns_lock(op->fs);
+		object_know_mtime(op->o, &op->i->a.mtime);
+		ns_unlock(op->fs);
+	}
 	r = object_handle_begin(op->o, true, op->hidden);
 	if (r)
 		backing_end(op->fs, op->i, op->mode);

@@ -181,7 +181,7 @@ static void count(struct chunk_table *t, const struct chunk *c, int sign)
 /* Lock held. */
 static void die_if_unused(struct chunk_table *t, struct chunk *c)
 {
-	if (c->refs_db || c->refs_mem || c->state != CHUNK_LIVE)
+	if (c->refs_db || c->refs_mem || c->in_txn || c->state != CHUNK_LIVE)
 		return;
 	c->state = CHUNK_DEAD;
 	LIST_INSERT_HEAD(&t->dead, c, dead);
@@ -394,13 +394,14 @@ int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chun
 
 	pthread_mutex_lock(&t->lock);
 	c = find_id(t, id);
-	if (c) {
+	if (c && c->state != CHUNK_REAPED) {
+		revive(t, c);
+		c->in_txn++;
 		c->refs_db += delta;
 		what = c->persisted ? 2 : 1;
 		c->flight |= !c->persisted;
 		c->persisted = true;
 		*ret = (struct meta_chunk){ .info = c->info, .loc = c->loc, .refs = c->refs_db };
-		die_if_unused(t, c);
 	}
 	pthread_mutex_unlock(&t->lock);
 	return what;
@@ -413,7 +414,7 @@ void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new)
 	pthread_mutex_lock(&t->lock);
 	c = find_id(t, id);
 	if (c) {
-		revive(t, c);
+		c->in_txn--;
 		c->refs_db -= delta;
 		if (was_new)
 			c->persisted = c->flight = false;
@@ -422,14 +423,18 @@ void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new)
 	pthread_mutex_unlock(&t->lock);
 }
 
-void chunk_db_landed(struct chunk_table *t, uint64_t id)
+void chunk_db_landed(struct chunk_table *t, uint64_t id, bool was_new)
 {
 	struct chunk *c;
 
 	pthread_mutex_lock(&t->lock);
 	c = find_id(t, id);
-	if (c)
-		c->flight = false;
+	if (c) {
+		c->in_txn--;
+		if (was_new)
+			c->flight = false;
+		die_if_unused(t, c);
+	}
 	pthread_mutex_unlock(&t->lock);
 }
 

@@ -34,8 +34,9 @@ struct chunk {
 	/* guarded by the table's lock from here on */
 	uint32_t refs_db, refs_mem;
 	uint8_t state;
-	bool persisted; /* has a row in meta.db, or is in the transaction being committed */
-	bool flight;    /* the latter */
+	bool persisted;  /* has a row in meta.db, or is in the transaction being committed */
+	bool flight;     /* the latter */
+	uint32_t in_txn; /* changes of refs_db in transactions that have not ended: it cannot die */
 	struct warm *warm;
 	LIST_ENTRY(chunk) dead; /* while CHUNK_DEAD */
 };
@@ -77,12 +78,12 @@ uint64_t chunk_map_stored(struct chunk_table *t, const struct extmap *m);
 
 /*
  * Committed references, within a transaction: adds delta and returns what must be written: 0
- * nothing, 1 the whole row (*ret), 2 the count only. chunk_db_undo takes it back after an abort;
- * chunk_db_landed is for a new row whose transaction is committed.
+ * nothing, 1 the whole row (*ret), 2 the count only. Each call is ended by chunk_db_undo after an
+ * abort or chunk_db_landed after a commit; until then the chunk does not die.
  */
 int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chunk *ret);
 void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new);
-void chunk_db_landed(struct chunk_table *t, uint64_t id);
+void chunk_db_landed(struct chunk_table *t, uint64_t id, bool was_new);
 
 /* Up to max dead chunks, taken for the reaper. They stay in the table until chunk_reap_done: with
  * done they are freed, else they are dead again. */

@@ -128,8 +128,11 @@ void image_close_idle(struct object *o)
 
 void image_update_blocks(struct object *o, const uint64_t *bytes)
 {
+	uint64_t dirty = object_dirty_bytes(o);
+
 	atomic_fetch_add(&o->store->image_bytes, *bytes - o->blocks);
 	o->blocks = *bytes;
+	object_account(o, dirty);
 }
 
 static int image_stat(struct object *o, struct stat *st)

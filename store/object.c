@@ -304,9 +304,10 @@ uint64_t object_dirty_bytes(const struct object *o)
 {
 	uint64_t bytes = o->dirty.set * OBJECT_BLOCK;
 
-	if (o->all_dirty || bytes > o->size)
-		return o->size;
-	return bytes;
+	/* Written unseen: all there is of it, which in a sparse file is less than its size. */
+	if (o->all_dirty)
+		return o->size < o->blocks ? o->size : o->blocks;
+	return bytes < o->size ? bytes : o->size;
 }
 
 void object_account(struct object *o, uint64_t dirty_before)
@@ -400,20 +401,33 @@ int object_stat(struct object *o, struct object_stat *ret)
 
 int object_set_mtime(struct object *o, const struct timespec *mtime)
 {
+	int r;
+
 	pthread_mutex_lock(&o->mu);
 	o->mtime.tv_nsec = o->snap.mtime.tv_nsec = -1;
+	r = o->store->journal ? j_put_range(o->store, J_TIMES, o->ino, 0, 0) : 0;
 	if (o->image != IMAGE_NONE) {
 		o->image_mtime = *mtime;
 		image_restore_mtime(o);
 	}
 	pthread_mutex_unlock(&o->mu);
-	return 0;
+	return r;
 }
 
 void object_expect_size(struct object *o, uint64_t size)
 {
 	pthread_mutex_lock(&o->mu);
 	o->expected = size;
+	pthread_mutex_unlock(&o->mu);
+}
+
+void object_know_mtime(struct object *o, const struct timespec *mtime)
+{
+	pthread_mutex_lock(&o->mu);
+	if (o->mtime.tv_nsec < 0 && !o->all_dirty && o->image != IMAGE_NONE) {
+		o->image_mtime = *mtime;
+		image_restore_mtime(o);
+	}
 	pthread_mutex_unlock(&o->mu);
 }
 
@@ -513,6 +527,11 @@ void object_image_close(struct object *o)
 
 /* ---- leaving the hot tier ---- */
 
+bool object_is_only_copy(const struct object *o)
+{
+	return atomic_load(&o->store->failed) && (o->snap.map != o->db || o->db_flights);
+}
+
 /* mu and rw (exclusive) held. */
 static int evict_locked(struct object *o, enum object_tier to)
 {
@@ -520,7 +539,7 @@ static int evict_locked(struct object *o, enum object_tier to)
 
 	if (o->handles || o->settling || o->wfd_users)
 		return -EBUSY;
-	if (is_dirty(o))
+	if (is_dirty(o) || object_is_only_copy(o))
 		return -EAGAIN;
 	if (o->image != IMAGE_NONE && !image_unused(o, false))
 		return -EBUSY;

@@ -82,14 +82,15 @@ static int mark_dirty(struct object *o, uint64_t first, uint64_t end, bool fresh
 			run++;
 		if (run == b)
 			continue;
-		if (!o->all_dirty)
+		r = blockmap_set(&o->dirty, b, run - b);
+		if (!r && !o->all_dirty)
 			r = j_put_range(o->store, J_DIRTY, o->ino, b, run - b);
-		if (!r)
-			r = blockmap_set(&o->dirty, b, run - b);
 		b = run - 1;
 	}
-	if (!r && o->settling)
-		r = blockmap_set(&o->redirty, first, end - first);
+	/* The settle that is on will call these dirty: only once recovery may take them for valid. */
+	for (uint64_t b = first; b < end && !r && o->settling; b++)
+		if (!fresh || is_valid(o, b) || !has_old_content(o, b))
+			r = blockmap_set(&o->redirty, b, 1);
 	object_account(o, dirty);
 	return r;
 }
@@ -163,8 +164,16 @@ static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint6
 	n = put_bytes(o, buf, len, off);
 	if (n <= 0)
 		return n;
-	/* A short write must not claim blocks it did not reach. */
+	/* A short write must not claim blocks it did not reach, nor one it only began whose rest is
+	 * not there. */
 	end = object_blocks(off + n);
+	if ((size_t)n < len && (off + n) % OBJECT_BLOCK && !is_valid(o, end - 1) &&
+	    has_old_content(o, end - 1)) {
+		end--;
+		if (end * OBJECT_BLOCK <= off)
+			return -ENOSPC;
+		n = end * OBJECT_BLOCK - off;
+	}
 	r = mark_dirty(o, first, end, false);
 	if (!r && o->image == IMAGE_PARTIAL)
 		r = blockmap_set(&o->valid, first, end - first);
@@ -179,6 +188,8 @@ static ssize_t write_at(struct object *o, const void *buf, size_t len, uint64_t 
 
 	if (!len)
 		return 0;
+	if (!append && (*off > OBJECT_MAX || len > OBJECT_MAX - *off))
+		return -EFBIG;
 	r = space_reserve(s, len);
 	/* A block or a huge page at each end may come with the bytes. */
 	for (int tries = 0;; tries++) {
@@ -338,12 +349,9 @@ static int cut_under(struct object *o, uint64_t from, uint64_t to)
 	if (!m)
 		return -ENOMEM;
 	o->cut_while_settling |= o->settling;
-	r = j_put_range(o->store, J_CUT, o->ino, from, to - from);
-	if (r) {
-		extmap_unref(m);
-		return r;
-	}
-	return object_set_under(o, m);
+	/* In memory in any case: the image is cut already. */
+	r = object_set_under(o, m);
+	return r ? r : j_put_range(o->store, J_CUT, o->ino, from, to - from);
 }
 
 /* Sets the image's size and what follows from it. mu and rw (exclusive) held. */
@@ -354,7 +362,10 @@ static int resize(struct object *o, uint64_t size)
 
 	if (fd < 0)
 		return fd;
-	if (ftruncate(fd, size))
+	/* What a failed cut left behind the end must not come back. */
+	if (size > old && extmap_end(o->under) > old)
+		r = cut_under(o, old, UINT64_MAX);
+	if (!r && ftruncate(fd, size))
 		r = -errno;
 	image_wfd_put(o);
 	if (r)
@@ -377,8 +388,10 @@ static int resize(struct object *o, uint64_t size)
 
 int object_truncate(struct object *o, uint64_t size)
 {
-	int r = 0;
+	int r;
 
+	if (size > OBJECT_MAX)
+		return -EFBIG;
 	pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
 	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
@@ -458,7 +471,7 @@ int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len)
 	if (kind & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) ||
 	    kind == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) || mode == FALLOC_FL_PUNCH_HOLE)
 		return -EOPNOTSUPP;
-	if (!len || off + len < off || off + len > INT64_MAX)
+	if (!len || off + len < off || off + len > OBJECT_MAX)
 		return len ? -EFBIG : -EINVAL;
 	if (!kind) {
 		r = space_reserve(o->store, len);

@@ -69,8 +69,9 @@ static int make_partial(struct object *o)
 	if (r)
 		return r;
 	o->image = IMAGE_PARTIAL;
-	/* Before the first block goes: a restart must not take the image for whole. */
-	r = j_put_image(o);
+	/* Before the first block goes: a restart must not take the image for whole. One that is clean
+	 * and has lost its mark is not taken at all. */
+	r = o->wgen != o->sgen || o->dirty.set ? j_put_image(o) : 0;
 	if (r) {
 		o->image = IMAGE_COMPLETE;
 		blockmap_done(&o->valid);
@@ -106,7 +107,7 @@ static void drop_clean_blocks(struct object *o)
 {
 	pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
-	if (only_ours(o) && o->dirty.set < object_blocks(o->size)) {
+	if (only_ours(o) && !object_is_only_copy(o) && o->dirty.set < object_blocks(o->size)) {
 		image_unmark(o);
 		if (make_partial(o) == 0)
 			punch_clean(o);
@@ -165,7 +166,15 @@ static bool settle_one(struct object **v, size_t n, struct object *self)
 			best = v[i];
 		}
 	}
-	return best && object_settle(best) == 0;
+	if (!best)
+		return false;
+	if (object_settle(best) == 0)
+		return true;
+	/* One that cannot be settled must not be all that is ever tried. */
+	pthread_mutex_lock(&best->mu);
+	best->resettle_ms = now_ms() + 5000;
+	pthread_mutex_unlock(&best->mu);
+	return true;
 }
 
 static bool one_round(struct store *s, uint64_t want, struct object *self)
@@ -218,16 +227,13 @@ bool store_admits_writer(struct store *s, uint64_t want)
 
 /* ---- the reaper ---- */
 
-static int delete_rows(struct store *s, struct chunk **c, size_t n)
+/* t is ended in any case. */
+static int delete_rows(struct store *s, struct meta_txn *t, struct chunk **c, size_t n)
 {
-	struct meta_txn *t;
 	int r = 0;
 
 	for (size_t i = 0; i < n; i++) /* the last of a segment takes the segment's row along */
 		seglive_add(s, c[i]->loc.segment, -(int64_t)record_size(c[i]->info.stored_len));
-	r = meta_txn_begin(s->meta, s, &t);
-	if (r)
-		return r;
 	for (size_t i = 0; i < n && !r; i++) {
 		r = meta_del_chunk(t, c[i]->info.chunk_id);
 		if (!r && !seglive_get(s, c[i]->loc.segment) &&
@@ -282,7 +288,9 @@ static void free_bytes(struct store *s, struct chunk **c, size_t n)
 		if (seglive_get(s, seg) || seg == segset_active(s->segs)) {
 			segset_punch(s->segs, c[i]->loc, len);
 		} else if (!seglive_gone(s, seg)) {
-			segset_remove(s->segs, seg);
+			/* One that was just left has to be synced before it can go. */
+			if (segset_remove(s->segs, seg) == -EBUSY && !store_sync_data(s))
+				segset_remove(s->segs, seg);
 			seglive_forget(s, seg);
 		}
 	}
@@ -291,14 +299,23 @@ static void free_bytes(struct store *s, struct chunk **c, size_t n)
 int reap_dead(struct store *s, size_t max)
 {
 	struct chunk **c = calloc(max, sizeof(*c));
+	struct meta_txn *t;
 	size_t n;
-	int r = 0;
+	int r;
 
 	if (!c)
 		return -ENOMEM;
+	/* The writer's lock first: no transaction that may yet be taken back is under way. */
+	r = meta_txn_begin(s->meta, s, &t);
+	if (r) {
+		free(c);
+		return r;
+	}
 	n = chunk_reap(s->chunks, c, max);
+	if (!n)
+		meta_txn_abort(t);
 	if (n) {
-		r = delete_rows(s, c, n);
+		r = delete_rows(s, t, c, n);
 		if (r)
 			for (size_t i = 0; i < n; i++)
 				seglive_add(s, c[i]->loc.segment,

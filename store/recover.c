@@ -377,6 +377,8 @@ static int on_range(struct store *s, uint32_t type, const struct j_range *j)
 		return -ENOMEM;
 	switch (type) {
 	case J_DIRTY:
+		if (to < j->first || to > object_blocks(OBJECT_MAX))
+			return 0;
 		return blockmap_set(&f->dirty, j->first, j->count);
 	case J_CLEAN:
 		if (j->count) {
@@ -388,6 +390,9 @@ static int on_range(struct store *s, uint32_t type, const struct j_range *j)
 		return 0;
 	case J_DISCARD:
 		f->discarded = true;
+		return 0;
+	case J_TIMES:
+		f->mtime.tv_nsec = -1;
 		return 0;
 	default: /* J_CUT */
 		m = extmap_replace(f->under, j->first, to < j->first ? UINT64_MAX : to, NULL, 0,
@@ -444,6 +449,7 @@ int recover_record(void *store, const struct journal_record *rec)
 	case J_CLEAN:
 	case J_CUT:
 	case J_DISCARD:
+	case J_TIMES:
 		return rec->len == sizeof(struct j_range) ? on_range(s, rec->type, rec->data) :
 							    -EUCLEAN;
 	default:
@@ -473,7 +479,8 @@ static bool take_image(struct object *o, const struct found *f)
 	o->image = f->flags & J_IMAGE_COMPLETE ? IMAGE_COMPLETE : IMAGE_PARTIAL;
 	o->all_dirty = o->orphan = f->flags & J_IMAGE_ALL_DIRTY;
 	bytes = (uint64_t)st.st_blocks * 512;
-	image_update_blocks(o, &bytes);
+	o->blocks = bytes; /* what is dirty is counted by the caller */
+	atomic_fetch_add(&o->store->image_bytes, bytes);
 	atomic_fetch_add(&o->store->images, 1);
 	object_lru_add(o);
 	return true;
@@ -519,6 +526,8 @@ static int take_dirty(struct object *o, struct found *f)
 	if (!m)
 		return r ? r : -ENOMEM;
 	r = object_set_under(o, m);
+	if (!r)
+		r = j_put_range(o->store, J_CUT, o->ino, o->size, UINT64_MAX - o->size);
 	o->wgen = o->sgen + 1;
 	o->dirty_since_ms = o->last_close_ms = now_ms();
 	object_account(o, 0);
@@ -609,6 +618,10 @@ static bool adopt(struct store *s, int dir, uint64_t ino, const char *name)
 		if (ok && o->dirty.set) {
 			object_dirty_begin(o);
 			object_account(o, 0);
+		}
+		if (!ok && o->image == IMAGE_COMPLETE && o->dirty.set) {
+			blockmap_done(&o->dirty);
+			image_drop(o);
 		}
 		pthread_mutex_unlock(&o->mu);
 	}

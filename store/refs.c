@@ -46,8 +46,8 @@ static void end_undo(struct chunk_table *chunks, struct undo *undo, size_t n, bo
 
 		if (!u->o && back)
 			chunk_db_undo(chunks, u->chunk, u->delta, u->was_new);
-		else if (!u->o && u->was_new)
-			chunk_db_landed(chunks, u->chunk);
+		else if (!u->o)
+			chunk_db_landed(chunks, u->chunk, u->was_new);
 		if (!u->o)
 			continue;
 		pthread_mutex_lock(&u->o->mu);
@@ -92,10 +92,14 @@ static int add_ref(struct meta_txn *t, uint64_t chunk, int delta)
 	if (r)
 		return r;
 	what = chunk_db_add(s->chunks, chunk, delta, &row);
+	if (!what) {
+		s->undo_n--;
+		return -EUCLEAN;
+	}
 	s->undo[s->undo_n - 1].was_new = what == 1;
 	if (what == 1)
 		return meta_put_chunk(t, &row);
-	return what == 2 ? meta_set_refs(t, chunk, row.refs) : -EUCLEAN;
+	return meta_set_refs(t, chunk, row.refs);
 }
 
 static bool same_extent(const struct extent *a, const struct extent *b)
@@ -165,15 +169,22 @@ int meta_put_file(struct meta_txn *t, const struct meta_inode *i, struct object 
 
 	pthread_mutex_lock(&o->mu);
 	map = extmap_ref(o->snap.map);
+	/* The store may settle it again meanwhile: what this map names must not die before it counts. */
+	r = chunk_ref_map(o->store->chunks, map);
 	row.size = o->snap.size;
 	if (o->snap.mtime.tv_nsec >= 0)
 		row.mtime = o->snap.mtime;
 	gen = o->snap.gen;
 	pthread_mutex_unlock(&o->mu);
+	if (r) {
+		extmap_unref(map);
+		return r;
+	}
 	r = meta_row_put_inode(t, &row);
 	/* The same map, or one that says the same: the rows are there already. */
 	if (!r && map != o->db)
 		r = put_extents(t, o, map);
+	chunk_unref_map(o->store->chunks, map);
 	extmap_unref(map);
 	if (!r)
 		*ret_gen = gen;

@@ -165,18 +165,45 @@ static int open_place(struct store *s, enum image_place place, struct store_erro
 	return s->img_fd[place] < 0 ? fail(err, -errno, path, "cannot open it") : 0;
 }
 
-static int open_dirs(struct store *s, struct store_error *err)
+/* Opens and locks the run directory, which must be nobody else's to write. */
+static int lock_dir(struct store *s, struct store_error *err)
 {
-	int r = 0;
+	struct stat st;
 
 	s->run_fd = open(s->rundir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (s->run_fd < 0)
 		return fail(err, -errno, s->rundir, "cannot open the run directory");
-	if (flock(s->run_fd, LOCK_EX | LOCK_NB)) {
-		fail(err, -errno, s->rundir,
-		     "in use by another daemon: give each store a rundir= of its own");
-		return -EBUSY;
-	}
+	if (fstat(s->run_fd, &st) || st.st_uid != geteuid() || st.st_mode & 022)
+		return fail(err, -EPERM, s->rundir,
+			    "others may write there: give a folder of your own as rundir=");
+	if (flock(s->run_fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	fail(err, -errno, s->rundir,
+	     "in use by another daemon: give each store a rundir= of its own");
+	return -EBUSY;
+}
+
+/* The lock comes before anything is changed; a fresh tmpfs covers the folder, and is locked then. */
+static int take_dir(struct store *s, struct store_error *err)
+{
+	bool ours = is_our_tmpfs(s->rundir);
+	int r = lock_dir(s, err);
+
+	if (r)
+		return r;
+	/* Somebody's mount is taken as it is. */
+	if (ours || !is_mount_point(s->rundir))
+		s->own_tmpfs = mount_tmpfs(s, s->rundir, "always") == 0;
+	if (ours || !s->own_tmpfs)
+		return 0;
+	close(s->run_fd);
+	return lock_dir(s, err);
+}
+
+static int open_dirs(struct store *s, struct store_error *err)
+{
+	int r = 0;
+
 	for (int i = 0; i < IMAGE_PLACES && !r; i++)
 		r = open_place(s, i, err);
 	return r;
@@ -204,9 +231,9 @@ int rundir_open(struct store *s, struct store_error *err)
 			 "%.300s: not empty: give an empty or new folder as rundir=", s->rundir);
 		return -ENOTEMPTY;
 	}
-	/* Somebody's mount is taken as it is. */
-	if (is_our_tmpfs(s->rundir) || !is_mount_point(s->rundir))
-		s->own_tmpfs = mount_tmpfs(s, s->rundir, "always") == 0;
+	r = take_dir(s, err);
+	if (r)
+		return r;
 	if (!s->own_tmpfs && !on_tmpfs(s->rundir))
 		store_log(
 			s, LOG_WARNING,

@@ -323,6 +323,27 @@ static int add_dirty_run(struct settle *t, uint64_t from, uint64_t to)
 	return add_region(t, from, to);
 }
 
+/* Of an image that was written unseen, all that is no hole. */
+static int add_data_regions(struct settle *t)
+{
+	off_t data = 0, hole;
+	int fd = image_fd(t->o), r = 0;
+
+	if (fd < 0)
+		return fd;
+	while (!r && (uint64_t)data < t->size) {
+		data = lseek(fd, data, SEEK_DATA);
+		if (data < 0)
+			return errno == ENXIO ? 0 : -errno;
+		hole = lseek(fd, data, SEEK_HOLE);
+		if (hole < 0)
+			return -errno;
+		r = add_region(t, data, hole);
+		data = hole;
+	}
+	return r;
+}
+
 /* Takes down what is dirty; from here on writers note what they dirty again. mu held. */
 static int begin(struct settle *t)
 {
@@ -341,7 +362,7 @@ static int begin(struct settle *t)
 	/* No writer is left and none can come unseen: what is copied from now on stays true. */
 	t->quiet = t->whole && !o->hidden && o->wfd < 0 && image_unused(o, true);
 	if (t->whole)
-		r = add_region(t, 0, t->size);
+		r = add_data_regions(t);
 	while (!t->whole && !r) {
 		b = blockmap_next(&o->dirty, b, object_blocks(t->size), true, &n);
 		if (!n)
@@ -362,6 +383,12 @@ static struct extmap *new_map(struct settle *t)
 
 	if (t->whole) {
 		next = extmap_replace(m, 0, UINT64_MAX, t->ext, t->exts, t->size);
+		extmap_unref(m);
+		return next;
+	}
+	/* A change of size alone is news too: another map, so that it differs from meta.db's. */
+	if (m && !t->regions) {
+		next = extmap_new(m->e, m->n);
 		extmap_unref(m);
 		return next;
 	}
@@ -392,6 +419,8 @@ static int install(struct settle *t)
 	m = new_map(t);
 	if (!m)
 		return -ENOMEM;
+	if (o->mtime.tv_nsec < 0) /* set by somebody since */
+		t->mtime.tv_nsec = -1;
 	r = j_put_settled(o, t->added, t->n_added, m, t->size, &t->mtime, &o->redirty, all_dirty,
 			  o->wgen != t->gen);
 	if (r) {

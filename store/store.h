@@ -139,6 +139,7 @@ int store_sync_data(struct store *s);
  * or a mapping found by the lease probe) the object counts as dirty and each settle reads it whole.
  */
 #define OBJECT_BLOCK 65536u
+#define OBJECT_MAX   ((uint64_t)16 << 40) /* bytes of a file */
 
 enum object_tier { TIER_HOT, TIER_WARM, TIER_COLD };
 const char *tier_name(enum object_tier t);
@@ -176,6 +177,9 @@ int object_stat(struct object *o, struct object_stat *ret);
 /* utimensat and chown: mtime as the file system knows it, put on the image, so that a later
  * passthrough write is seen as newer. */
 int object_set_mtime(struct object *o, const struct timespec *mtime);
+/* Before a hidden writer comes: mtime as the file system knows it. An image that was filled has the
+ * time of that, which after a kill would pass for a write's. */
+void object_know_mtime(struct object *o, const struct timespec *mtime);
 void object_set_tenant(struct object *o, uint32_t tenant);
 
 /* The file has no name (or has one again), so that nothing of it outlives its last close: its bytes

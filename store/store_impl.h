@@ -90,7 +90,7 @@ struct object {
 	struct extmap *under;  /* the settled content beneath the image; holes where it was cut */
 	uint64_t under_stored; /* its encoded bytes */
 	struct snapshot snap;
-	struct extmap *db; /* what meta.db holds; metadata writer's lock */
+	struct extmap *db;   /* what meta.db holds; metadata writer's lock */
 	unsigned db_flights; /* db was put by a transaction that is not committed yet */
 	struct blockmap valid, filling, dirty, redirty;
 	bool all_dirty;        /* somebody may have written unseen: the whole image is dirty */
@@ -268,7 +268,9 @@ uint64_t fill_estimate_us(struct object *o); /* mu held */
 void object_destroy(struct object *o);     /* frees; not from the table */
 void object_dirty_begin(struct object *o); /* mu held: content is about to change */
 void object_account(struct object *o, uint64_t dirty_before); /* mu held: dirty_bytes moved */
-uint64_t object_dirty_bytes(const struct object *o);          /* mu held */
+/* mu held: the store stopped writing before what was settled of it became durable. */
+bool object_is_only_copy(const struct object *o);
+uint64_t object_dirty_bytes(const struct object *o); /* mu held */
 /* Replaces under (takes m over), with chunk references kept; mu held. */
 int object_set_under(struct object *o, struct extmap *m);
 void object_set_snap(struct object *o, uint64_t size, uint64_t gen);
@@ -293,6 +295,7 @@ enum {
 	J_CLEAN = 5,   /* struct j_range, in blocks; count 0: everything */
 	J_CUT = 6,     /* struct j_range, in bytes: the settled content has a hole there now */
 	J_DISCARD = 7, /* struct j_range: ino only */
+	J_TIMES = 8,   /* struct j_range: ino only; the inode says its mtime, not the last settle */
 };
 struct j_chunk {
 	uint64_t id, hash_lo, hash_hi;

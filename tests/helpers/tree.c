@@ -154,11 +154,23 @@ static void put(int fd, const char *path, size_t len)
 	}
 }
 
+/* Times of long ago: rsync takes a directory or a fifo made in the same second for unchanged. */
+static void backdate(const char *path)
+{
+	struct timespec t[2];
+
+	for (int i = 0; i < 2; i++) {
+		t[i].tv_sec = 1000000000 + below(700000000);
+		t[i].tv_nsec = below(1000000000);
+	}
+	if (utimensat(AT_FDCWD, path, t, 0))
+		die(path);
+}
+
 static void dress(const char *path, bool dir)
 {
 	static const mode_t modes[] = { 0644, 0600, 0640, 0755, 0444, 0664, 02755, 01777 };
 	char value[300];
-	struct timespec t[2];
 
 	if (!below(8) && chown(path, 1000 + below(3), 1000 + below(3)))
 		die(path);
@@ -171,12 +183,7 @@ static void dress(const char *path, bool dir)
 		if (setxattr(path, below(2) ? "user.model" : "user.kv.layout", value, n, 0))
 			die(path);
 	}
-	for (int i = 0; i < 2; i++) {
-		t[i].tv_sec = 1000000000 + below(700000000);
-		t[i].tv_nsec = below(1000000000);
-	}
-	if (utimensat(AT_FDCWD, path, t, 0))
-		die(path);
+	backdate(path);
 }
 
 static void make_file(const char *path, size_t len)
@@ -272,12 +279,21 @@ static void make(const char *top, unsigned files, uint64_t bytes)
 	snprintf(path, sizeof(path), "%s/fifo", top);
 	if (mkfifo(path, 0600))
 		die(path);
+	backdate(path);
 	snprintf(path, sizeof(path), "%s/empty-session", top);
 	if (mkdir(path, 0711))
 		die(path);
+	backdate(path);
 	/* Last, so that nothing made later moves the times. */
-	for (unsigned s = 0; s < sessions; s++)
+	for (unsigned s = 0; s < sessions; s++) {
+		char *branch = strstr(dirs[s], "/branch");
+
 		dress(dirs[s], true);
+		if (branch) {
+			*branch = 0;
+			dress(dirs[s], true);
+		}
+	}
 }
 
 static void make_small(const char *top, unsigned files, size_t size)

@@ -466,3 +466,64 @@ Test(object, checkpoint_during_a_transaction)
 	object_unref(o);
 	free(data);
 }
+
+/* 16 TiB of hole, made by a writer nobody saw: neither counted as dirty nor read to be settled. */
+Test(object, a_sparse_unseen_file_costs_what_is_in_it, .timeout = 20)
+{
+	struct object *o = new_file(100);
+	struct object_stat st;
+	char path[160];
+	int fd;
+
+	cr_assert_eq(object_image_prepare(o, true), 1);
+	cr_assert_eq(object_handle_begin(o, true, true), 0);
+	snprintf(path, sizeof(path), "%s/images/64", run_path);
+	fd = open(path, O_RDWR);
+	cr_assert_eq(ftruncate(fd, OBJECT_MAX), 0);
+	cr_assert_eq(pwrite(fd, "x", 1, 1ull << 40), 1);
+	object_stat(o, &st);
+	cr_assert_eq(st.size, OBJECT_MAX);
+	cr_assert_leq(st.dirty, 4u << 20);
+	close(fd);
+	object_handle_end(o, true, true);
+	cr_assert_eq(object_settle(o), 0);
+	object_stat(o, &st);
+	cr_assert_eq(st.dirty, 0);
+	cr_assert_eq(object_seek(o, 0, SEEK_DATA) / 4096, (1ll << 40) / 4096);
+	commit(o);
+	object_unref(o);
+}
+
+Test(object, beyond_the_largest_file)
+{
+	struct object *o = new_file(100);
+
+	cr_assert_eq(object_write(o, "x", 1, 1ull << 62), -EFBIG);
+	cr_assert_eq(object_write(o, "xy", 2, OBJECT_MAX - 1), -EFBIG);
+	cr_assert_eq(object_truncate(o, OBJECT_MAX + 1), -EFBIG);
+	cr_assert_eq(object_write(o, "x", 1, 0), 1);
+	object_unref(o);
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, "x", 1);
+	object_unref(o);
+}
+
+/* A change of size alone is committed, and found after a kill. */
+Test(object, growing_without_bytes)
+{
+	struct object *o = new_file(100);
+	struct object_stat st;
+
+	cr_assert_eq(object_write(o, "x", 1, 0), 1);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(object_truncate(o, 5000000), 0);
+	cr_assert_eq(object_settle(o), 0);
+	object_unref(o);
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	object_stat(o, &st);
+	cr_assert_eq(st.size, 5000000);
+	object_unref(o);
+}
