@@ -9,6 +9,7 @@
  *  - who had one of its names in meta.db, and loses it (other names of the loser are put in the
  *    same transaction, else it would be lost; without any its row is deleted);
  *  - who has replaced it under a name by rename, without a gap: a reader sees one of the two;
+ *  - of who has no name any more, who took the last one over;
  *  - of a removed directory, whoever meta.db has in it.
  * A file whose names wait for content that is not settled stops the whole closure.
  */
@@ -129,6 +130,16 @@ static void visit_names(struct closure *c, struct inode *i)
 	}
 }
 
+/* Who lost its last name to another is deleted with that in place, not before: between the two
+ * there was never nothing, even if meta.db has not heard of that name yet. */
+static void add_successor(struct closure *c, const struct inode *i)
+{
+	struct inode *next = i->replaced_by ? inode_find(c->fs, i->replaced_by) : NULL;
+
+	if (next && inode_is_dirty(next))
+		add(c, next);
+}
+
 static void visit(struct closure *c, struct inode *i)
 {
 	struct list *l;
@@ -143,6 +154,8 @@ static void visit(struct closure *c, struct inode *i)
 		if (d->inode && !d->gap)
 			add(c, d->inode);
 	}
+	if (!i->a.nlink)
+		add_successor(c, i);
 	if (!inode_is_dir(i) || i->a.nlink)
 		return;
 	list_for_each(l, &i->dir.dirty_names)

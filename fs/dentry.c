@@ -219,6 +219,8 @@ void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_
 	struct inode *old = d->inode;
 
 	unlist(fs, d);
+	if (old && inode && old != inode)
+		old->replaced_by = inode->ino;
 	d->inode = inode;
 	d->id = id;
 	d->version++;

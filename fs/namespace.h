@@ -108,6 +108,7 @@ struct inode {
 	struct list dirty_link; /* on fs->dirty */
 	uint64_t round;         /* the commit round that has tried it */
 	uint64_t mark;          /* the closure that has it */
+	uint64_t replaced_by;   /* inode number of who took its name without a gap; 0 */
 	struct inode *discard_next;
 	struct xattr *xattrs;
 	union {

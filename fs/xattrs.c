@@ -46,7 +46,8 @@ static int add_row(void *arg, const char *name, const void *value, size_t len)
 	x->value = malloc(len ? len : 1);
 	if (!x->value)
 		return -ENOMEM;
-	memcpy(x->value, value, len);
+	if (len)
+		memcpy(x->value, value, len);
 	return 0;
 }
 
