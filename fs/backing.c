@@ -96,7 +96,7 @@ enum handle_mode backing_choose(struct fs *fs, struct inode *i, struct object *o
 	struct file_state *f = &i->file;
 
 	if (!f->backing_id && !f->n_direct && want->image && atomic_load(&fs->passthrough) &&
-	    !pinned_much(fs))
+	    (want->held || !pinned_much(fs)))
 		f->backing_id = register_image(fs, o);
 	if (f->backing_id) {
 		f->n_backed++;

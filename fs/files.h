@@ -119,6 +119,7 @@ struct backing_want {
 	bool write;
 	bool plain; /* the kernel may write unseen: new content, admitted */
 	bool image; /* an image may be registered for it */
+	bool held;  /* it is in memory in any case, and others than this mount may write it */
 };
 /* The open lock is held; counts the handle in the inode. */
 enum handle_mode backing_choose(struct fs *fs, struct inode *i, struct object *o,

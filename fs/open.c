@@ -23,6 +23,7 @@ struct opening {
 	bool write;
 	bool new_content; /* just created, or truncated */
 	bool privileged;  /* carries suid, sgid or capabilities */
+	bool held;        /* a handle of a dead daemon may write its image: all must see the same */
 	bool cold;        /* had no complete image */
 	bool prefetched;  /* has one because a reader walks this directory */
 	uint64_t largest; /* of its directory */
@@ -116,6 +117,7 @@ static bool prepare(struct opening *op)
 	struct object_stat os;
 
 	object_stat(op->o, &os);
+	op->held = os.orphan;
 	op->cold = os.size && (os.tier != TIER_HOT || os.partial);
 	if (op->new_content)
 		return object_image_prepare(op->o, true) == 1;
@@ -156,7 +158,8 @@ static int choose(struct opening *op, bool image)
 	struct backing_want want = {
 		.write = op->write,
 		.plain = op->write && may_write_unseen(op),
-		.image = image && may_map(op) && (!op->write || may_grow(op)),
+		.image = image && (op->held || (may_map(op) && (!op->write || may_grow(op)))),
+		.held = op->held,
 	};
 	int r;
 

@@ -176,7 +176,7 @@ static int lock_dir(struct store *s, struct store_error *err)
 	if (fstat(s->run_fd, &st) || st.st_uid != geteuid() || st.st_mode & 022)
 		return fail(err, -EPERM, s->rundir,
 			    "others may write there: give a folder of your own as rundir=");
-	if (flock(s->run_fd, LOCK_EX | LOCK_NB) == 0)
+	if (lock_file(s->run_fd) == 0)
 		return 0;
 	fail(err, -errno, s->rundir,
 	     "in use by another daemon: give each store a rundir= of its own");

@@ -23,6 +23,7 @@
 #define MIB          (1ull << 20)
 #define SEGMENT_SIZE (64 * MIB)
 #define JOURNAL_SIZE (64 * MIB)
+#define LOCK_WAIT_MS 2000
 #define OPEN_WAIT_MS 500
 
 void store_log(struct store *s, int level, const char *fmt, ...)
@@ -117,6 +118,17 @@ static int open_dir(struct store *s, bool *ret_made, bool *ret_fresh, struct sto
 	return 0;
 }
 
+/* A daemon just killed holds its locks until the last of its threads has gone. */
+int lock_file(int fd)
+{
+	int64_t until = now_ms() + LOCK_WAIT_MS;
+	int r;
+
+	while ((r = flock(fd, LOCK_EX | LOCK_NB)) && errno == EWOULDBLOCK && now_ms() < until)
+		nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000000L }, NULL);
+	return r;
+}
+
 static int take_lock(struct store *s, struct store_error *err)
 {
 	int flags = s->read_only ? O_RDONLY : O_RDWR | O_CREAT;
@@ -127,7 +139,7 @@ static int take_lock(struct store *s, struct store_error *err)
 			    s->path);
 	if (s->lock_fd < 0)
 		return fail(err, -errno, "%s/lock: %s", s->path, strerror(errno));
-	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) == 0)
+	if (lock_file(s->lock_fd) == 0)
 		return 0;
 	if (errno != EWOULDBLOCK)
 		return fail(err, -errno, "%s/lock: %s", s->path, strerror(errno));

@@ -189,6 +189,8 @@ int64_t now_ms(void);
 void store_log(struct store *s, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
+int lock_file(int fd); /* flock(2), exclusive, with a little patience; errno as that sets it */
+
 /* ---- scratch.c: private buffers of SCRATCH_SIZE bytes, uncleared ---- */
 #define SCRATCH_SIZE (5u << 20)
 struct scratch *scratch_new(void);
