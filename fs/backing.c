@@ -25,24 +25,6 @@ struct backing_map {
 #define BACKING_OPEN  _IOW(229, 1, struct backing_map)
 #define BACKING_CLOSE _IOW(229, 2, uint32_t)
 
-#define PINNED_CHECK_MS 100
-
-/* Images in use cannot be evicted. When they take half of the hot budget, new opens go through the
- * daemon. Looked at now and then only. */
-static bool pinned_much(struct fs *fs)
-{
-	int64_t now = clock_ms();
-
-	if (now - atomic_load(&fs->pinned_checked_ms) >= PINNED_CHECK_MS) {
-		struct store_status st;
-
-		atomic_store(&fs->pinned_checked_ms, now);
-		store_status(fs->store, &st);
-		atomic_store(&fs->pinned_much, st.pinned_bytes > st.hot.budget / 2);
-	}
-	return atomic_load(&fs->pinned_much);
-}
-
 static void give_up(struct fs *fs, const char *why)
 {
 	if (!atomic_exchange(&fs->passthrough, false))
@@ -96,7 +78,7 @@ enum handle_mode backing_choose(struct fs *fs, struct inode *i, struct object *o
 	struct file_state *f = &i->file;
 
 	if (!f->backing_id && !f->n_direct && want->image && atomic_load(&fs->passthrough) &&
-	    (want->held || !pinned_much(fs)))
+	    (want->held || !store_backed_much(fs->store)))
 		f->backing_id = register_image(fs, o);
 	if (f->backing_id) {
 		f->n_backed++;

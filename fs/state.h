@@ -199,8 +199,6 @@ struct fs {
 	atomic_bool passthrough;
 	_Atomic(const char *) passthrough_why; /* a string literal; "" while it works */
 	atomic_bool cached_mode;               /* neither passthrough nor direct I/O with mmap */
-	atomic_bool pinned_much;               /* openers hold more than half the hot budget */
-	_Atomic int64_t pinned_checked_ms;
 	_Atomic uint64_t requests_by[REQ_COUNT];
 };
 

@@ -294,8 +294,10 @@ static int fill_window(struct object *o, uint64_t first, uint64_t count)
 		r = blockmap_set(&o->valid, first, count);
 	else
 		o->fill_error = r;
-	if (fd >= 0)
+	if (fd >= 0) {
+		image_note_blocks(o, fd);
 		image_wfd_put(o);
+	}
 	finish_if_whole(o);
 	pthread_cond_broadcast(&o->filled);
 	pthread_mutex_unlock(&o->mu);

@@ -135,6 +135,17 @@ void image_update_blocks(struct object *o, const uint64_t *bytes)
 	object_account(o, dirty);
 }
 
+void image_note_blocks(struct object *o, int fd)
+{
+	struct stat st;
+	uint64_t bytes;
+
+	if (fstat(fd, &st))
+		return;
+	bytes = (uint64_t)st.st_blocks * 512;
+	image_update_blocks(o, &bytes);
+}
+
 static int image_stat(struct object *o, struct stat *st)
 {
 	char name[32];

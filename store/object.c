@@ -513,15 +513,24 @@ int object_image_open(struct object *o)
 		if (fd < 0)
 			fd = -errno;
 	}
-	o->backed += fd >= 0;
+	if (fd >= 0 && !o->backed++) {
+		o->backed_bytes = o->size;
+		atomic_fetch_add(&o->store->backed_bytes, o->backed_bytes);
+	}
 	pthread_mutex_unlock(&o->mu);
 	return fd;
+}
+
+bool store_backed_much(struct store *s)
+{
+	return atomic_load(&s->backed_bytes) > s->opt.hot_bytes / 2;
 }
 
 void object_image_close(struct object *o)
 {
 	pthread_mutex_lock(&o->mu);
-	o->backed--;
+	if (!--o->backed)
+		atomic_fetch_sub(&o->store->backed_bytes, o->backed_bytes);
 	pthread_mutex_unlock(&o->mu);
 }
 

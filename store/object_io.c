@@ -288,17 +288,33 @@ static bool fills_on_read(const struct object *o)
 	return o->image == IMAGE_PARTIAL && o->size <= o->store->opt.hot_bytes / 2;
 }
 
+static bool blocks_missing(const struct object *o, uint64_t off, size_t len)
+{
+	uint64_t n, end = object_blocks(min64(off + len, o->size));
+
+	if (off >= o->size)
+		return false;
+	blockmap_next(&o->valid, off / OBJECT_BLOCK, end, false, &n);
+	return n;
+}
+
 ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off)
 {
 	bool fills;
 	int r;
 
+	pthread_mutex_lock(&o->mu);
+	fills = fills_on_read(o) && blocks_missing(o, off, len);
+	pthread_mutex_unlock(&o->mu);
+	/* What it brings into the image must have room there. */
+	if (fills && pool_make_room(o->store, len + (2u << 20), NULL))
+		fills = false;
 	pthread_rwlock_rdlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
 	if (o->all_dirty)
 		image_refresh(o);
 	len = off >= o->size ? 0 : min64(len, o->size - off);
-	fills = fills_on_read(o);
+	fills &= fills_on_read(o);
 	pthread_mutex_unlock(&o->mu);
 	/* Not being able to fill (no room, a damaged chunk beside the range) is no reason not to
 	 * answer: the pieces tell. */

@@ -19,8 +19,9 @@
 
 #define TIER_PERIOD_MS 500
 #define REAP_BATCH     4096
-#define ROUNDS         64
+#define ROUNDS         256
 #define STUCK_ROUNDS   5
+#define WRITER_ROUNDS  100
 #define STUCK_WAIT_MS  20
 
 uint64_t pool_used(struct store *s)
@@ -197,11 +198,12 @@ static bool one_round(struct store *s, uint64_t want, struct object *self)
 
 int pool_make_room(struct store *s, uint64_t want, struct object *self)
 {
-	int stuck = 0;
+	/* A fill can be done without; a writer who is told ENOSPC has lost. */
+	int stuck = 0, patience = self ? WRITER_ROUNDS : STUCK_ROUNDS;
 
 	if (want > s->opt.hot_bytes)
 		return -ENOSPC;
-	for (int i = 0; i < ROUNDS && stuck < STUCK_ROUNDS; i++) {
+	for (int i = 0; i < ROUNDS && stuck < patience; i++) {
 		if (has_room(s, want))
 			return 0;
 		if (s->opt.hooks.pressure)

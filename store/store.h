@@ -220,6 +220,8 @@ int object_prefetch(struct object *o);
 /* A new O_RDONLY descriptor of the complete image, to register as a backing file; -ENODATA when
  * there is no complete image. The caller closes it. */
 int object_image_open(struct object *o);
+/* Images that the kernel reads take half of the hot budget: no more of them for now. */
+bool store_backed_much(struct store *s);
 /* The backing file made from it is closed: to be called once for each success of the above. */
 void object_image_close(struct object *o);
 

@@ -104,7 +104,8 @@ struct object {
 	uint64_t wgen, sgen;
 	unsigned handles, writers, hidden;
 	unsigned backed; /* descriptors given out as backing files: the kernel reads the image */
-	uint64_t blocks; /* real bytes of the image, as last seen */
+	uint64_t backed_bytes; /* its size when the first was */
+	uint64_t blocks;       /* real bytes of the image, as last seen */
 	int64_t last_use_ms, last_close_ms, dirty_since_ms; /* CLOCK_MONOTONIC */
 	int64_t resettle_ms; /* a mapping without handle: not settled again before */
 	unsigned resettle_s;
@@ -160,6 +161,7 @@ struct store {
 	atomic_uint_fast64_t image_bytes; /* sum of object.blocks */
 	atomic_uint_fast64_t images;
 	atomic_uint_fast64_t hidden_writers;
+	atomic_uint_fast64_t backed_bytes;
 
 	/* segments: live bytes, seglive.c */
 	pthread_mutex_t seg_lock;
@@ -249,6 +251,7 @@ bool image_is_marked(int fd, const struct extmap *map, uint64_t size);
 /* The lease probe: true when nobody but the daemon has the image open or mapped (writable). */
 bool image_unused(struct object *o, bool by_writers_only);
 void image_update_blocks(struct object *o, const uint64_t *bytes);
+void image_note_blocks(struct object *o, int fd);
 void image_refresh(struct object *o); /* size, mtime and blocks from the file */
 void image_punch_tail(struct object *o);
 void image_touch(struct object *o); /* the content changed now */

@@ -317,6 +317,7 @@ static void make_small(const char *top, unsigned files, size_t size)
 		if (fd < 0 || write(fd, buf, size) != (ssize_t)size || close(fd))
 			die(path);
 	}
+	free(buf);
 }
 
 /* Escapes what would break a line. */
