@@ -4,8 +4,8 @@
  *
  * A fill works in windows of blocks that it claims in the object's `filling` map, so any number of
  * threads fill one image together: the opener that waits, and the workers. A reader that needs a
- * range claims just that range. Each window is read, verified and decoded into a private buffer and
- * goes to the image in one write, which lets the tmpfs take whole huge pages without zeroing them.
+ * range claims just that range. While one window is verified and written to the image, the next is
+ * being read.
  */
 #include "store/chunker.h"
 #include "store/store_impl.h"
@@ -19,12 +19,12 @@
 #include <syslog.h>
 #include <unistd.h>
 
-#define WINDOW_BLOCKS ((4u << 20) / OBJECT_BLOCK)
-_Static_assert(WINDOW_BLOCKS *OBJECT_BLOCK + CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds both");
-#define WORKERS      3
-#define RATE_START   (1ull << 30) /* bytes a second, until measured */
-#define RATE_SAMPLE  (32u << 20)  /* bytes */
-#define OPEN_COST_US 200
+#define WINDOW_BLOCKS (FETCH_MAX / OBJECT_BLOCK)
+#define WORKERS       3
+#define STEP_WINDOWS  8 /* a worker's at a time: as long it keeps others from changing the file */
+#define RATE_START    (1ull << 30) /* bytes a second, until measured */
+#define RATE_SAMPLE   (32u << 20)  /* bytes */
+#define OPEN_COST_US  200
 
 struct fill_pool {
 	pthread_mutex_t lock;
@@ -35,184 +35,6 @@ struct fill_pool {
 	unsigned threads;
 	bool stop;
 };
-
-/* ---- extents to memory ---- */
-
-struct piece {
-	uint64_t off; /* in the file: the part of the extent that is wanted */
-	uint32_t len, skip;
-	struct chunk *chunk;
-};
-
-struct read_job {
-	struct object *o;
-	char *buf;
-	uint64_t off;
-	void *scratch; /* CHUNK_MAX bytes, made when needed */
-	int err;
-};
-
-static void report_damage(struct object *o, const struct piece *p, int err)
-{
-	atomic_fetch_add(&o->store->damaged_total, 1);
-	store_log(o->store, LOG_ERR,
-		  "inode %" PRIu64 ": bytes %" PRIu64 " to %" PRIu64 ": chunk %" PRIu64
-		  " in segment %08x at %" PRIu64 " is damaged (%s): reads give EIO",
-		  o->ino, p->off, p->off + p->len, p->chunk->info.chunk_id, p->chunk->loc.segment,
-		  (uint64_t)p->chunk->loc.offset * RECORD_ALIGN, strerror(-err));
-}
-
-/* One chunk's payload into the buffer. */
-static int place(struct read_job *j, const struct piece *p, const void *payload)
-{
-	const struct record_info *info = &p->chunk->info;
-	const struct codec *codec = codec_by_id(info->codec);
-	char *dst = j->buf + (p->off - j->off);
-	int r;
-
-	if (!codec)
-		return -EBADMSG;
-	if (info->codec == CODEC_RAW) {
-		if (info->stored_len != info->raw_len)
-			return -EBADMSG;
-		memcpy(dst, (const char *)payload + p->skip, p->len);
-		return 0;
-	}
-	if (p->len == info->raw_len)
-		return codec->decode(payload, info->stored_len, dst, info->raw_len, info->params);
-	if (!j->scratch)
-		j->scratch = malloc(CHUNK_MAX);
-	if (!j->scratch)
-		return -ENOMEM;
-	r = codec->decode(payload, info->stored_len, j->scratch, info->raw_len, info->params);
-	if (!r)
-		memcpy(dst, (char *)j->scratch + p->skip, p->len);
-	return r;
-}
-
-static int on_payload(void *arg, const struct segset_read_req *req, const void *payload, int err)
-{
-	struct read_job *j = arg;
-	const struct piece *p = req->user;
-
-	if (!err)
-		err = place(j, p, payload);
-	if (err) {
-		report_damage(j->o, p, err);
-		j->err = err == -ENOMEM ? err : -EIO;
-		return 1;
-	}
-	return 0;
-}
-
-static int by_location(const void *a, const void *b)
-{
-	const struct segment_loc *x = &((const struct segset_read_req *)a)->loc;
-	const struct segment_loc *y = &((const struct segset_read_req *)b)->loc;
-
-	if (x->segment != y->segment)
-		return x->segment < y->segment ? -1 : 1;
-	return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-/* The pieces of [off, off+len), each with a reference on its chunk. *ret freed by the caller. */
-static ssize_t take_pieces(struct object *o, uint64_t off, size_t len, struct piece **ret)
-{
-	struct chunk_table *t = o->store->chunks;
-	uint64_t end = off + len;
-	struct extmap *m;
-	struct piece *p;
-	size_t n = 0, i, last;
-
-	pthread_mutex_lock(&o->mu);
-	m = extmap_ref(o->under);
-	i = extmap_find(m, off);
-	for (last = i; last < m->n && m->e[last].off < end; last++)
-		;
-	p = calloc(last - i + 1, sizeof(*p));
-	for (; p && i < last; i++) {
-		const struct extent *e = &m->e[i];
-		uint64_t from = e->off > off ? e->off : off;
-		uint64_t to = e->off + e->len < end ? e->off + e->len : end;
-
-		p[n].chunk = chunk_get(t, e->chunk);
-		if (!p[n].chunk)
-			continue;
-		p[n].off = from;
-		p[n].len = to - from;
-		p[n].skip = e->skip + (from - e->off);
-		n++;
-	}
-	pthread_mutex_unlock(&o->mu);
-	extmap_unref(m);
-	*ret = p;
-	return p ? (ssize_t)n : -ENOMEM;
-}
-
-/* What the warm tier has is placed at once; requests are made for the rest. */
-static size_t place_warm(struct read_job *j, struct piece *p, size_t n, struct segset_read_req *req)
-{
-	struct chunk_table *t = j->o->store->chunks;
-	void *buf = NULL;
-	size_t reqs = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		struct chunk *c = p[i].chunk;
-		bool got = false;
-
-		if (c->warm) { /* a hint; warm_get looks under the lock */
-			if (!buf)
-				buf = malloc(CHUNK_MAX);
-			got = buf && warm_get(t, c, buf) && place(j, &p[i], buf) == 0;
-		}
-		if (!got)
-			req[reqs++] = (struct segset_read_req){ c->loc, &c->info, &p[i] };
-	}
-	free(buf);
-	return reqs;
-}
-
-/* Gaps between the pieces read zeros. */
-static void zero_gaps(char *buf, uint64_t off, size_t len, const struct piece *p, size_t n)
-{
-	uint64_t at = off;
-
-	for (size_t i = 0; i < n; i++) {
-		memset(buf + (at - off), 0, p[i].off - at);
-		at = p[i].off + p[i].len;
-	}
-	memset(buf + (at - off), 0, off + len - at);
-}
-
-int fill_read_extents(struct object *o, void *buf, size_t len, uint64_t off)
-{
-	struct read_job j = { .o = o, .buf = buf, .off = off };
-	struct segset_read_req *req;
-	struct piece *p;
-	ssize_t n = take_pieces(o, off, len, &p);
-	size_t reqs;
-	int r = 0;
-
-	if (n < 0)
-		return n;
-	zero_gaps(buf, off, len, p, n);
-	req = calloc(n + 1, sizeof(*req));
-	if (req) {
-		reqs = place_warm(&j, p, n, req);
-		qsort(req, reqs, sizeof(*req), by_location);
-		r = reqs ? segset_read_many(o->store->segs, req, reqs, on_payload, &j) : 0;
-	} else {
-		r = -ENOMEM;
-	}
-	if (j.err)
-		r = j.err;
-	for (ssize_t i = 0; i < n; i++)
-		chunk_put(o->store->chunks, p[i].chunk);
-	free(j.scratch);
-	free(req);
-	free(p);
-	return r > 0 ? -EIO : r;
-}
 
 /* ---- extents to the image ---- */
 
@@ -267,35 +89,46 @@ static void finish_if_whole(struct object *o)
 	image_refresh(o);
 }
 
-/* Blocks [first, first + count) have been claimed. rw held, mu not. */
-static int fill_window(struct object *o, uint64_t first, uint64_t count)
+/* Blocks that have been claimed, on their way. */
+struct window {
+	uint64_t first, count;
+	uint64_t len; /* bytes */
+	int fd;
+	struct fetch *fetch;
+	int err;
+};
+
+/* [first, first + count) of w has been claimed. rw held until window_finish, mu not. */
+static void window_begin(struct object *o, struct window *w)
 {
-	uint64_t off = first * OBJECT_BLOCK, size, len;
-	char *buf;
-	int fd, r;
+	uint64_t off = w->first * OBJECT_BLOCK, size;
 
 	pthread_mutex_lock(&o->mu);
 	size = o->size;
-	fd = image_wfd_get(o);
+	w->fd = image_wfd_get(o);
 	pthread_mutex_unlock(&o->mu);
-	len = off >= size ? 0 : size - off;
-	if (len > count * OBJECT_BLOCK)
-		len = count * OBJECT_BLOCK;
+	w->len = off >= size ? 0 : size - off;
+	if (w->len > w->count * OBJECT_BLOCK)
+		w->len = w->count * OBJECT_BLOCK;
 	rate_begin(o->store);
-	buf = scratch_get(o->store);
-	r = fd < 0 ? fd : !buf ? -ENOMEM : fill_read_extents(o, buf, len, off);
-	if (!r)
-		r = io_write_full(&io_system, fd, buf, len, off);
-	scratch_put(o->store, buf);
-	rate_end(o->store, r ? 0 : len);
+	w->fetch = NULL;
+	w->err = w->fd < 0 ? w->fd : fetch_begin(o, off, w->len, &w->fetch);
+}
+
+static int window_finish(struct object *o, struct window *w)
+{
+	int r = w->err ? w->err : fetch_to_file(w->fetch, w->fd);
+
+	fetch_end(w->fetch);
+	rate_end(o->store, r ? 0 : w->len);
 	pthread_mutex_lock(&o->mu);
-	blockmap_clear(&o->filling, first, count);
+	blockmap_clear(&o->filling, w->first, w->count);
 	if (!r)
-		r = blockmap_set(&o->valid, first, count);
+		r = blockmap_set(&o->valid, w->first, w->count);
 	else
 		o->fill_error = r;
-	if (fd >= 0) {
-		image_note_blocks(o, fd);
+	if (w->fd >= 0) {
+		image_note_blocks(o, w->fd);
 		image_wfd_put(o);
 	}
 	finish_if_whole(o);
@@ -349,16 +182,17 @@ static uint64_t claim(struct object *o, uint64_t first, uint64_t end, uint64_t *
 
 int fill_blocks(struct object *o, uint64_t first, uint64_t count)
 {
-	uint64_t b = 0, n;
+	struct window w;
 	bool busy;
 	int r = 0;
 
 	pthread_mutex_lock(&o->mu);
 	while (!r && o->image == IMAGE_PARTIAL) {
-		n = claim(o, first, first + count, &b, &busy);
-		if (n) {
+		w.count = claim(o, first, first + count, &w.first, &busy);
+		if (w.count) {
 			pthread_mutex_unlock(&o->mu);
-			r = fill_window(o, b, n);
+			window_begin(o, &w);
+			r = window_finish(o, &w);
 			pthread_mutex_lock(&o->mu);
 		} else if (busy) {
 			pthread_cond_wait(&o->filled, &o->mu);
@@ -399,24 +233,42 @@ static int start_image(struct object *o)
 	return r;
 }
 
-/* One window of the background's. 1: done something; 0: nothing left to claim. */
-static int fill_step(struct object *o)
+/* Claims the next window of the whole file. */
+static bool next_window(struct object *o, struct window *w)
 {
-	uint64_t b = 0, n = 0;
 	bool busy;
 
-	pthread_rwlock_rdlock(&o->rw);
+	w->count = 0;
 	pthread_mutex_lock(&o->mu);
 	if (o->image == IMAGE_PARTIAL && !o->fill_error && !o->discarded) {
-		n = claim(o, 0, object_blocks(o->size), &b, &busy);
-		if (!n)
+		w->count = claim(o, 0, object_blocks(o->size), &w->first, &busy);
+		if (!w->count)
 			finish_if_whole(o);
 	}
 	pthread_mutex_unlock(&o->mu);
-	if (n)
-		fill_window(o, b, n);
+	return w->count;
+}
+
+/* Some windows. Each is sent off before the one before it is verified and written, so that the device
+ * is never idle for that; not sooner, as a device that is asked for much at once may answer all of
+ * it late. False: nothing was left to claim. */
+static bool fill_step(struct object *o)
+{
+	struct window w[2];
+	unsigned begun = 0;
+
+	pthread_rwlock_rdlock(&o->rw);
+	if (next_window(o, &w[0]))
+		window_begin(o, &w[begun++]);
+	for (unsigned done = 0; done < begun; done++) {
+		if (!w[done % 2].err)
+			fetch_wait(w[done % 2].fetch);
+		if (begun < STEP_WINDOWS && next_window(o, &w[begun % 2]))
+			window_begin(o, &w[begun++ % 2]);
+		window_finish(o, &w[done % 2]);
+	}
 	pthread_rwlock_unlock(&o->rw);
-	return n != 0;
+	return begun;
 }
 
 int fill_whole(struct object *o)

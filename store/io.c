@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -124,6 +125,25 @@ int io_write_full(const struct io_ops *io, int fd, const void *buf, size_t len, 
 		if (n == 0)
 			return -EIO;
 		done += (size_t)n;
+	}
+	return 0;
+}
+
+int io_writev_full(int fd, struct iovec *iov, size_t n, uint64_t off)
+{
+	while (n) {
+		size_t count = n < IOV_MAX ? n : IOV_MAX;
+		ssize_t done = SYSCALL(pwritev(fd, iov, (int)count, (off_t)off));
+
+		if (done <= 0)
+			return done ? (int)done : -EIO;
+		off += (size_t)done;
+		for (; n && (size_t)done >= iov->iov_len; iov++, n--)
+			done -= (ssize_t)iov->iov_len;
+		if (n) {
+			iov->iov_base = (char *)iov->iov_base + done;
+			iov->iov_len -= (size_t)done;
+		}
 	}
 	return 0;
 }

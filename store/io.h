@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define IO_ALIGN 4096u /* offsets, lengths and buffers of O_DIRECT I/O are multiples of this */
 
@@ -35,6 +36,8 @@ extern const struct io_ops io_system;
 /* Whole transfers: loops over short counts. -ENODATA for a read past the end of the file. */
 int io_read_full(const struct io_ops *io, int fd, void *buf, size_t len, uint64_t off);
 int io_write_full(const struct io_ops *io, int fd, const void *buf, size_t len, uint64_t off);
+/* As io_write_full with plain pwritev, for files that are no device. iov is used up. */
+int io_writev_full(int fd, struct iovec *iov, size_t n, uint64_t off);
 
 /* A buffer aligned to IO_ALIGN, in 2 MiB pages where len allows; zeroed. NULL when out of memory. */
 void *io_buffer_alloc(size_t len);

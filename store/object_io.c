@@ -274,7 +274,7 @@ static int read_pieces(struct object *o, char *buf, size_t len, uint64_t off)
 		if (valid)
 			r = pread_image(o, buf + done, stop - off - done, off + done);
 		else
-			r = fill_read_extents(o, buf + done, stop - off - done, off + done);
+			r = fetch_extents(o, buf + done, stop - off - done, off + done);
 		if (r)
 			return r;
 		done = stop - off;

@@ -141,20 +141,39 @@ int segset_read(struct segset *s, struct segment_loc loc, const struct record_in
 
 /*
  * Bulk reads for restores. Requests should be sorted by location; neighbours are read together in
- * pieces up to 2 MiB, several in flight. For each, done is called in order of submission
+ * pieces up to 3 MiB, several in flight. For each, done is called in order of submission
  * with the verified payload (valid during the call only) or NULL and the error; a non-zero return
  * stops and is returned. A failure of one record does not touch its neighbours. Thread-safe: each
- * call uses a ring of its own from a small pool.
+ * reader has a ring and buffers (4 MiB) of its own from a small pool.
  */
 struct segset_read_req {
 	struct segment_loc loc;
 	const struct record_info *info;
 	void *user;
 };
+int segset_by_location(const void *a, const void *b); /* for qsort of requests */
 int segset_read_many(struct segset *s, const struct segset_read_req *req, size_t n,
 		     int (*done)(void *arg, const struct segset_read_req *req, const void *payload,
 				 int err),
 		     void *arg);
+
+/*
+ * The same in steps, to do something else while the device reads: begin sends off what the buffers
+ * take, finish hands out everything (once), end must follow and waits for what is still in flight.
+ * req stays the caller's and must live until then. One thread at a time.
+ */
+struct segset_read;
+int segset_read_begin(struct segset *s, const struct segset_read_req *req, size_t n,
+		      struct segset_read **ret);
+/* Asked before finish. True: all fits the buffers, and payloads are valid until end. */
+bool segset_read_holds(const struct segset_read *r);
+/* Returns when what begin has sent off is there; finish waits by itself. */
+void segset_read_wait(struct segset_read *r);
+int segset_read_finish(struct segset_read *r,
+		       int (*done)(void *arg, const struct segset_read_req *req,
+				   const void *payload, int err),
+		       void *arg);
+void segset_read_end(struct segset_read *r); /* NULL is fine */
 
 /* Gives the tail of a segment left by an earlier daemon back: truncates to used bytes rounded up to
  * 4 KiB, unless it is smaller already. -EBUSY for the active one. */

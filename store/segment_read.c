@@ -16,6 +16,7 @@ struct piece {
 	const struct segset_read_req *req; /* its first request */
 	size_t n;
 	uint64_t start, end; /* in the segment; multiples of IO_ALIGN */
+	uint64_t at;         /* its place in the buffer, counted without wrapping */
 	uint8_t *buf;
 	struct read_file *file; /* while it is in flight */
 	bool flying;
@@ -23,56 +24,70 @@ struct piece {
 	struct io_request io;
 };
 
-/* ---- Contexts: what one reader needs, kept for the next. ---- */
+/* One reader, and what it needs; kept for the next when it ends. */
+struct segset_read {
+	struct segset *set;
+	struct io_ring *ring;
+	uint8_t *buffer; /* READ_BUFFER bytes, given to pieces in turn as a ring */
+	const struct segset_read_req *req;
+	size_t n, next; /* requests, and those planned */
+	struct piece pieces[PIECES];
+	size_t launched, delivered;
+	uint64_t head; /* where the next piece goes, counted without wrapping */
+	struct segset_read *next_idle;
+};
 
-static void context_free(struct read_context *c)
+static void read_free(struct segset_read *r)
 {
-	if (!c)
+	if (!r)
 		return;
-	io_ring_free(c->ring);
-	io_buffer_free(c->buffers, PIECES * PIECE_MAX);
-	free(c);
+	io_ring_free(r->ring);
+	io_buffer_free(r->buffer, READ_BUFFER);
+	free(r);
 }
 
-static struct read_context *context_new(struct segset *s)
+static struct segset_read *read_new(struct segset *s)
 {
-	struct read_context *c = calloc(1, sizeof(*c));
+	struct segset_read *r = calloc(1, sizeof(*r));
 
-	if (!c)
+	if (!r)
 		return NULL;
-	c->buffers = io_buffer_alloc(PIECES * PIECE_MAX);
-	if (!c->buffers || io_ring_new(s->io, PIECES, &c->ring)) {
-		context_free(c);
+	r->set = s;
+	r->buffer = io_buffer_alloc(READ_BUFFER);
+	if (!r->buffer || io_ring_new(s->io, PIECES, &r->ring)) {
+		read_free(r);
 		return NULL;
 	}
-	return c;
+	return r;
 }
 
-static struct read_context *context_get(struct segset *s)
+static struct segset_read *read_get(struct segset *s)
 {
-	struct read_context *c;
+	struct segset_read *r;
 
 	pthread_mutex_lock(&s->pool_lock);
-	c = s->idle;
-	if (c) {
-		s->idle = c->next;
+	r = s->idle;
+	if (r) {
+		s->idle = r->next_idle;
 		s->n_idle--;
 	}
 	pthread_mutex_unlock(&s->pool_lock);
-	return c ? c : context_new(s);
+	return r ? r : read_new(s);
 }
 
-static void context_put(struct segset *s, struct read_context *c)
+static void read_put(struct segset_read *r)
 {
+	struct segset *s = r->set;
+
 	pthread_mutex_lock(&s->pool_lock);
 	if (s->n_idle < IDLE_READS) {
-		c->next = s->idle;
-		s->idle = c;
+		r->next_idle = s->idle;
+		s->idle = r;
 		s->n_idle++;
-		c = NULL;
+		r = NULL;
 	}
 	pthread_mutex_unlock(&s->pool_lock);
-	context_free(c);
+	read_free(r);
 }
 
 /* ---- Pieces. ---- */
@@ -126,8 +141,9 @@ static int read_gaps(struct segset *s, const struct read_file *f, const struct s
 }
 
 /* Sends the piece on its way; what is still in append buffers is copied from there. */
-static void launch(struct segset *s, struct read_context *c, struct piece *p)
+static void launch(struct segset_read *r, struct piece *p)
 {
+	struct segset *s = r->set;
 	struct segment_gap gaps[SEGMENT_BUFFERS + 1];
 	uint32_t n = p->req->loc.segment;
 	size_t n_gaps;
@@ -150,22 +166,22 @@ static void launch(struct segset *s, struct read_context *c, struct piece *p)
 			.off = p->start,
 			.user = p,
 		};
-		p->err = io_ring_submit(c->ring, &p->io);
+		p->err = io_ring_submit(r->ring, &p->io);
 		p->flying = !p->err;
 	}
 	if (!p->flying)
 		read_file_put(s, p->file);
 }
 
-static void await(struct segset *s, struct read_context *c, const struct piece *p)
+static void await(struct segset_read *r, const struct piece *p)
 {
 	while (p->flying) {
-		struct io_request *io = io_ring_wait(c->ring);
+		struct io_request *io = io_ring_wait(r->ring);
 		struct piece *landed = io->user;
 
 		landed->flying = false;
 		landed->err = io->result;
-		read_file_put(s, landed->file);
+		read_file_put(r->set, landed->file);
 	}
 }
 
@@ -212,60 +228,132 @@ static int deliver_record(const struct piece *p, const struct segset_read_req *r
 	return d->done(d->arg, r, err ? NULL : record + sizeof(struct record_header), err);
 }
 
-/* Reads a record again, alone, of a piece that failed as a whole, and hands it out. The others in
- * flight belong to pieces whose turn comes later. */
-static int retry_record(struct segset *s, struct read_context *c, const struct piece *p,
-			const struct segset_read_req *r, const struct delivery *d)
+/* Reads a record again, alone, of a piece that failed as a whole, and hands it out. It goes where it
+ * would have been; the others in flight belong to pieces whose turn comes later. */
+static int retry_record(struct segset_read *r, const struct piece *p,
+			const struct segset_read_req *req, const struct delivery *d)
 {
-	struct piece one = { .buf = p->buf };
+	struct piece one = { .buf = p->buf + (align_down(loc_offset(req->loc)) - p->start) };
 
-	plan(&one, r, 1);
-	launch(s, c, &one);
-	await(s, c, &one);
-	return deliver_record(&one, r, d);
+	plan(&one, req, 1);
+	launch(r, &one);
+	await(r, &one);
+	return deliver_record(&one, req, d);
 }
 
-static int deliver(struct segset *s, struct read_context *c, const struct piece *p,
-		   const struct delivery *d)
+static int deliver(struct segset_read *r, const struct piece *p, const struct delivery *d)
 {
 	int rc = 0;
 
 	for (size_t i = 0; i < p->n && !rc; i++) {
 		if (p->err && p->n > 1)
-			rc = retry_record(s, c, p, &p->req[i], d);
+			rc = retry_record(r, p, &p->req[i], d);
 		else
 			rc = deliver_record(p, &p->req[i], d);
 	}
 	return rc;
 }
 
-static int read_pieces(struct segset *s, struct read_context *c, const struct segset_read_req *req,
-		       size_t n, const struct delivery *d)
+/* A place in the buffer for the next piece: behind the last one, at the start again where it would
+ * reach over the end, and never into what is not delivered yet. */
+static bool place(struct segset_read *r, struct piece *p)
 {
-	struct piece pieces[PIECES] = { 0 };
-	size_t launched = 0, delivered = 0, next = 0;
+	uint64_t len = p->end - p->start, at = r->head;
+	uint64_t oldest = r->launched == r->delivered ? at : r->pieces[r->delivered % PIECES].at;
+
+	if (at % READ_BUFFER + len > READ_BUFFER)
+		at += READ_BUFFER - at % READ_BUFFER;
+	if (r->launched == r->delivered)
+		oldest = at;
+	if (at + len - oldest > READ_BUFFER)
+		return false;
+	p->at = at;
+	p->buf = r->buffer + at % READ_BUFFER;
+	r->head = at + len;
+	return true;
+}
+
+/* Sends what there is room for on its way. */
+static void launch_more(struct segset_read *r)
+{
+	while (r->next < r->n && r->launched - r->delivered < PIECES) {
+		struct piece *p = &r->pieces[r->launched % PIECES];
+
+		*p = (struct piece){ 0 };
+		plan(p, r->req + r->next, r->n - r->next);
+		if (!place(r, p))
+			return;
+		launch(r, p);
+		r->next += p->n;
+		r->launched++;
+	}
+}
+
+/* ---- The calls. ---- */
+
+int segset_by_location(const void *a, const void *b)
+{
+	const struct segment_loc *x = &((const struct segset_read_req *)a)->loc;
+	const struct segment_loc *y = &((const struct segset_read_req *)b)->loc;
+
+	if (x->segment != y->segment)
+		return x->segment < y->segment ? -1 : 1;
+	return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+int segset_read_begin(struct segset *s, const struct segset_read_req *req, size_t n,
+		      struct segset_read **ret)
+{
+	struct segset_read *r = read_get(s);
+
+	if (!r)
+		return -ENOMEM;
+	r->req = req;
+	r->n = n;
+	r->next = r->launched = r->delivered = 0;
+	r->head = 0;
+	launch_more(r);
+	*ret = r;
+	return 0;
+}
+
+bool segset_read_holds(const struct segset_read *r)
+{
+	return r->next == r->n && r->delivered == 0;
+}
+
+void segset_read_wait(struct segset_read *r)
+{
+	for (size_t i = r->delivered; i < r->launched; i++)
+		await(r, &r->pieces[i % PIECES]);
+}
+
+int segset_read_finish(struct segset_read *r,
+		       int (*done)(void *arg, const struct segset_read_req *req,
+				   const void *payload, int err),
+		       void *arg)
+{
+	struct delivery d = { done, arg };
 	int rc = 0;
 
-	for (unsigned i = 0; i < PIECES; i++)
-		pieces[i].buf = c->buffers + i * PIECE_MAX;
-	while (!rc && (next < n || delivered < launched)) {
-		struct piece *p = &pieces[launched % PIECES];
+	while (!rc && r->delivered < r->launched) {
+		const struct piece *p = &r->pieces[r->delivered % PIECES];
 
-		if (next < n && launched - delivered < PIECES) {
-			plan(p, req + next, n - next);
-			launch(s, c, p);
-			next += p->n;
-			launched++;
-			continue;
-		}
-		p = &pieces[delivered % PIECES];
-		await(s, c, p);
-		rc = deliver(s, c, p, d);
-		delivered++;
+		await(r, p);
+		rc = deliver(r, p, &d);
+		r->delivered++;
+		if (!rc)
+			launch_more(r);
 	}
-	for (; delivered < launched; delivered++)
-		await(s, c, &pieces[delivered % PIECES]);
 	return rc;
+}
+
+void segset_read_end(struct segset_read *r)
+{
+	if (!r)
+		return;
+	segset_read_wait(r);
+	read_put(r);
 }
 
 int segset_read_many(struct segset *s, const struct segset_read_req *req, size_t n,
@@ -273,17 +361,13 @@ int segset_read_many(struct segset *s, const struct segset_read_req *req, size_t
 				 int err),
 		     void *arg)
 {
-	struct delivery d = { done, arg };
-	struct read_context *c;
-	int rc;
+	struct segset_read *r;
+	int rc = segset_read_begin(s, req, n, &r);
 
-	if (!n)
-		return 0;
-	c = context_get(s);
-	if (!c)
-		return -ENOMEM;
-	rc = read_pieces(s, c, req, n, &d);
-	context_put(s, c);
+	if (rc)
+		return rc;
+	rc = segset_read_finish(r, done, arg);
+	segset_read_end(r);
 	return rc;
 }
 
@@ -305,10 +389,10 @@ int segset_read(struct segset *s, struct segment_loc loc, const struct record_in
 void segment_readers_close(struct segset *s)
 {
 	while (s->idle) {
-		struct read_context *c = s->idle;
+		struct segset_read *r = s->idle;
 
-		s->idle = c->next;
-		context_free(c);
+		s->idle = r->next_idle;
+		read_free(r);
 	}
 	read_files_close(s);
 }

@@ -44,10 +44,12 @@ struct settle {
 	size_t n_added, added_cap;
 	struct chunk **held; /* a reference for each extent until the map has its own */
 	size_t n_held, held_cap;
-	char *window, *encoded, *compare;
+	struct cut *cut; /* of the window */
+	size_t cuts, cut_cap;
+	char *window, *encoded, *compare; /* scratch */
 };
 
-/* Room for one more element; v is a pointer to the array pointer. */
+/* Room for n elements and one more; v is a pointer to the array pointer. */
 static int grow(void *v, size_t *cap, size_t n, size_t item)
 {
 	void **array = v;
@@ -56,6 +58,8 @@ static int grow(void *v, size_t *cap, size_t n, size_t item)
 
 	if (n < *cap)
 		return 0;
+	while (c <= n)
+		c *= 2;
 	p = reallocarray(*array, c, item);
 	if (!p)
 		return -ENOMEM;
@@ -65,36 +69,6 @@ static int grow(void *v, size_t *cap, size_t n, size_t item)
 }
 
 /* ---- one chunk ---- */
-
-/* Raw bytes of a candidate against ours. 1: equal. */
-static int same_bytes(struct settle *t, struct chunk *c, const void *data)
-{
-	const struct codec *codec = codec_by_id(c->info.codec);
-	const void *raw = t->compare;
-	int r = 0;
-
-	if (!warm_get(t->s->chunks, c, t->compare))
-		r = segset_read(t->s->segs, c->loc, &c->info, t->compare);
-	if (!r && c->info.codec != CODEC_RAW) {
-		raw = t->compare + CHUNK_MAX;
-		r = codec ? codec->decode(t->compare, c->info.stored_len, t->compare + CHUNK_MAX,
-					  c->info.raw_len, c->info.params) :
-			    -EBADMSG;
-	}
-	return !r && !memcmp(raw, data, c->info.raw_len);
-}
-
-/* The hash finds, bytes decide. A candidate that cannot be read is none: the content is stored
- * again, which heals it. */
-static struct chunk *find_same(struct settle *t, struct hash128 h, const void *data, uint32_t len)
-{
-	struct chunk *c = NULL;
-
-	while ((c = chunk_find(t->s->chunks, t->o->tenant, h, len, c)))
-		if (same_bytes(t, c, data))
-			return c;
-	return NULL;
-}
 
 /* A full file system is no failure of the appender: it goes on when there is room. */
 static int appended(struct settle *t, int r)
@@ -132,31 +106,53 @@ static int store_chunk(struct settle *t, struct hash128 h, const void *data, uin
 	return *ret ? 0 : -ENOMEM;
 }
 
-static int add_chunk(struct settle *t, uint64_t off, const void *data, uint32_t len)
+/* Room for n more extents. */
+static int grow_lists(struct settle *t, size_t n)
 {
-	struct hash128 h = hash128(data, len);
-	struct chunk *c;
-	int r = grow(&t->ext, &t->ext_cap, t->exts, sizeof(*t->ext));
+	int r = grow(&t->ext, &t->ext_cap, t->exts + n, sizeof(*t->ext));
 
 	if (!r)
-		r = grow(&t->held, &t->held_cap, t->n_held, sizeof(*t->held));
+		r = grow(&t->held, &t->held_cap, t->n_held + n, sizeof(*t->held));
 	if (!r)
-		r = grow(&t->added, &t->added_cap, t->n_added, sizeof(*t->added));
+		r = grow(&t->added, &t->added_cap, t->n_added + n, sizeof(*t->added));
+	return r;
+}
+
+/* What was cut from the window becomes extents: of chunks that are there, else of new ones. off: of
+ * the window in the file. */
+static int add_cuts(struct settle *t, uint64_t off)
+{
+	struct store *s = t->s;
+	size_t i = 0;
+	int r = grow_lists(t, t->cuts);
+
 	if (r)
 		return r;
-	c = find_same(t, h, data, len);
-	if (c) {
-		atomic_fetch_add(&t->s->dedup_total, len);
-	} else {
-		r = store_chunk(t, h, data, len, &c);
+	dedup_first(s, t->o->tenant, t->cut, t->cuts, t->window, t->compare);
+	for (; i < t->cuts && !r; i++) {
+		const struct cut *cut = &t->cut[i];
+		struct chunk *c = dedup_next(s, t->o->tenant, cut, t->window, t->compare);
+
+		if (c)
+			atomic_fetch_add(&s->dedup_total, cut->len);
+		else
+			r = store_chunk(t, cut->hash, t->window + cut->at, cut->len, &c);
 		if (r)
-			return r;
+			continue;
+		t->held[t->n_held++] = c;
+		if (!c->persisted ||
+		    c->flight) /* a hint: one too many in the journal does no harm */
+			t->added[t->n_added++] = c;
+		t->ext[t->exts++] = (struct extent){
+			.off = off + cut->at,
+			.chunk = c->info.chunk_id,
+			.len = cut->len,
+		};
 	}
-	t->held[t->n_held++] = c;
-	if (!c->persisted || c->flight) /* a hint: one too many in the journal does no harm */
-		t->added[t->n_added++] = c;
-	t->ext[t->exts++] = (struct extent){ .off = off, .chunk = c->info.chunk_id, .len = len };
-	return 0;
+	for (; i < t->cuts; i++)
+		if (t->cut[i].chunk)
+			chunk_put(s->chunks, t->cut[i].chunk);
+	return r;
 }
 
 /* ---- one region ---- */
@@ -188,12 +184,26 @@ static size_t next_zero_page(const struct settle *t, uint64_t off, size_t at, si
 	return len;
 }
 
+static int add_cut(struct settle *t, size_t at, size_t len)
+{
+	int r = grow(&t->cut, &t->cut_cap, t->cuts, sizeof(*t->cut));
+
+	if (!r)
+		t->cut[t->cuts++] = (struct cut){
+			.at = at,
+			.len = (uint32_t)len,
+			.hash = hash128(t->window + at, len),
+		};
+	return r;
+}
+
 /* Cuts what the window holds into chunks. *ret_used: bytes done with. */
 static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, size_t len,
 		      bool last, size_t *ret_used)
 {
 	size_t at = 0, zero_page = 0;
 
+	t->cuts = 0;
 	while (at < len) {
 		size_t zeros = zero_run(t->window + at, len - at);
 		size_t n;
@@ -213,7 +223,7 @@ static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, 
 		n = chunker_next(ck, t->window + at, zero_page - at, ends);
 		if (!n)
 			break;
-		r = add_chunk(t, off + at, t->window + at, n);
+		r = add_cut(t, at, n);
 		if (r)
 			return r;
 		at += n;
@@ -277,6 +287,8 @@ static int settle_region(struct settle *t, const struct region *g)
 			r = read_image(t->o, t->window + have, want, off + have);
 		if (!r)
 			r = cut_window(t, &ck, off, have + want, last, &used);
+		if (!r)
+			r = add_cuts(t, off);
 		if (r)
 			return r;
 		atomic_fetch_add(&t->s->settled_total, used);
@@ -514,6 +526,7 @@ static int settle_buffers(struct settle *t)
 static void settle_done(struct settle *t)
 {
 	scratch_put(t->s, t->window);
+	free(t->cut);
 	free(t->region);
 	free(t->ext);
 	free(t->added);

@@ -258,11 +258,39 @@ void image_touch(struct object *o); /* the content changed now */
 void image_restore_mtime(struct object *o);
 uint64_t object_blocks(uint64_t size); /* blocks of a file of that size */
 
+/* ---- dedup.c: content the store has already ---- */
+struct cut {
+	size_t at; /* in the data */
+	uint32_t len;
+	struct hash128 hash;
+	struct chunk *chunk; /* the first candidate, with a reference; NULL */
+	bool same;           /* it has been read, and is the same */
+};
+/* Looks for the first candidate of each cut and compares it. scratch: 2 * CHUNK_MAX bytes. */
+void dedup_first(struct store *s, uint32_t tenant, struct cut *cut, size_t n, const char *data,
+		 char *scratch);
+/* The chunk that is the same, with a reference, after the first candidate if that is not: NULL when
+ * there is none. Takes the cut's reference over. Finds what was added since dedup_first if that had
+ * no candidate. */
+struct chunk *dedup_next(struct store *s, uint32_t tenant, const struct cut *cut, const char *data,
+			 char *scratch);
+
+/* ---- fetch.c: a range of the extents, not of the image; holes are zeros ---- */
+#define FETCH_MAX (2u << 20) /* bytes that go to a file at once; to memory, any number */
+struct fetch;
+/* Sends the reads off. The object must stay as it is until the end: rw held, mu not. */
+int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch **ret);
+void fetch_wait(struct fetch *f); /* until the device has read; the next two do that too */
+/* One of these two, once. -EIO: some of it is damaged, which has been reported. */
+int fetch_to_memory(struct fetch *f, void *buf);
+int fetch_to_file(struct fetch *f, int fd); /* at the same offset */
+void fetch_end(struct fetch *f);            /* NULL is fine */
+/* All of it. */
+int fetch_extents(struct object *o, void *buf, size_t len, uint64_t off);
+
 /* ---- fill.c: cold and warm to hot ---- */
 /* Makes blocks [first, first + count) valid, waiting for whoever fills them already. rw held. */
 int fill_blocks(struct object *o, uint64_t first, uint64_t count);
-/* Reads [off, off+len) of the extents, not of the image, into buf; holes are zeros. mu not held. */
-int fill_read_extents(struct object *o, void *buf, size_t len, uint64_t off);
 int fill_whole(struct object *o); /* every block, in file order; rw not held */
 int fill_start(struct store *s);
 void fill_stop(struct store *s);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <pthread.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,6 +171,68 @@ Test(object, equal_content_is_stored_once)
 	commit(b);
 	object_unref(a);
 	object_unref(b);
+	free(data);
+}
+
+/* Bytes this process read from devices; 0 where the kernel does not count them. */
+static uint64_t device_reads(void)
+{
+	FILE *f = fopen("/proc/self/io", "re");
+	char line[128];
+	uint64_t n = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		sscanf(line, "read_bytes: %" SCNu64, &n);
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* Chunks of small files are about 1 KiB: comparing each with a read of its own reads whole blocks
+ * again and again. */
+Test(object, small_duplicates_are_compared_in_runs)
+{
+	size_t len = 768u << 10;
+	char *data = malloc(len);
+	struct object *a = new_file(100), *b = new_file(101);
+	struct store_status st;
+	uint64_t before;
+
+	fill_random(data, len, 4);
+	object_write(a, data, len, 0);
+	cr_assert_eq(object_settle(a), 0);
+	commit(a);
+	store_status(s, &st);
+	cr_assert_gt(st.chunks, len / 4096, "%" PRIu64 " chunks", st.chunks);
+	object_write(b, data, len, 0);
+	before = device_reads();
+	cr_assert_eq(object_settle(b), 0);
+	cr_assert_lt(device_reads() - before, len * 3 / 2);
+	commit(b);
+	expect(b, data, len);
+	object_unref(a);
+	object_unref(b);
+	free(data);
+}
+
+/* Equal chunks within one window: the later ones find the first, which is not written yet. */
+Test(object, repeats_within_a_file_are_stored_once)
+{
+	size_t unit = 64u << 10, n = 8;
+	char *data = malloc(unit * n);
+	struct object *a = new_file(100);
+	struct store_status st;
+
+	for (size_t i = 0; i < n; i++)
+		fill_random(data + i * unit, unit, 5);
+	object_write(a, data, unit * n, 0);
+	cr_assert_eq(object_settle(a), 0);
+	commit(a);
+	store_status(s, &st);
+	cr_assert_lt(st.stored_bytes, unit * 2);
+	cr_assert_eq(object_evict(a, TIER_COLD), 0);
+	expect(a, data, unit * n);
+	object_unref(a);
 	free(data);
 }
 

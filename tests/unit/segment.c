@@ -469,6 +469,85 @@ Test(segment, requests_in_any_order_are_served)
 	tear_down(&f);
 }
 
+struct kept {
+	size_t n;
+	const void *payload[10000];
+};
+
+static int keep_payload(void *arg, const struct segset_read_req *req, const void *payload, int err)
+{
+	struct kept *k = arg;
+
+	(void)req;
+	cr_assert_eq(err, 0);
+	k->payload[k->n++] = payload;
+	return 0;
+}
+
+/* Reads the first n entries in steps. True: payloads were valid until the end. */
+static bool read_held(struct fixture *f, size_t n)
+{
+	struct segset_read_req *req = calloc(n, sizeof(*req));
+	struct kept *k = calloc(1, sizeof(*k));
+	struct segset_read *r;
+	bool holds;
+
+	for (size_t i = 0; i < n; i++)
+		req[i] = (struct segset_read_req){ f->entry[i].loc, &f->entry[i].info, NULL };
+	cr_assert_eq(segset_read_begin(f->set, req, n, &r), 0);
+	holds = segset_read_holds(r);
+	segset_read_wait(r);
+	cr_assert_eq(segset_read_finish(r, keep_payload, k), 0);
+	cr_assert_eq(k->n, n);
+	for (size_t i = 0; holds && i < n; i++) {
+		const struct entry *e = &f->entry[i];
+		uint8_t *want = malloc(e->info.stored_len);
+
+		fill(want, e->info.stored_len, e->seed);
+		cr_assert_eq(memcmp(k->payload[i], want, e->info.stored_len), 0);
+		free(want);
+	}
+	segset_read_end(r);
+	free(k);
+	free(req);
+	return holds;
+}
+
+Test(segment, payloads_stay_while_all_fits_the_buffers)
+{
+	struct fixture f;
+
+	set_up(&f, 64 * MIB, false);
+	for (int i = 0; i < 300; i++)
+		append(&f, 60000);
+	cr_assert_eq(segset_sync(f.set), 0);
+	cr_assert(read_held(&f, 1));
+	cr_assert(read_held(&f, 40));
+	cr_assert(!read_held(&f, 300));
+	expect_all_readable(&f);
+	tear_down(&f);
+}
+
+/* A reader that ends without handing anything out leaves nothing behind. */
+Test(segment, a_reader_may_end_early)
+{
+	struct segset_read *r;
+	struct segset_read_req req[40];
+	struct fixture f;
+
+	set_up(&f, 64 * MIB, false);
+	for (int i = 0; i < 40; i++) {
+		append(&f, 60000);
+		req[i] = (struct segset_read_req){ f.entry[i].loc, &f.entry[i].info, NULL };
+	}
+	cr_assert_eq(segset_sync(f.set), 0);
+	cr_assert_eq(segset_read_begin(f.set, req, 40, &r), 0);
+	segset_read_end(r);
+	segset_read_end(NULL);
+	expect_all_readable(&f);
+	tear_down(&f);
+}
+
 Test(segment, a_record_must_be_what_is_asked_for)
 {
 	struct fixture f;
