@@ -5,6 +5,8 @@
  *	raw make PATH SIZE          preallocates and writes a file of noise
  *	raw read PATH SIZE BLOCK DEPTH   reads its first SIZE bytes with O_DIRECT, DEPTH threads each
  *	                            with one request of BLOCK bytes in flight, in order
+ *	raw load PATH SIZE BLOCK DEPTH   reads them the same way, each block to memory of its own, as a
+ *	                            restore does; read uses the same few, which stay in the cache
  *	raw write PATH SIZE BLOCK DEPTH  writes over them the same way, then fdatasync, which counts
  *	raw new PATH SIZE BLOCK DEPTH    the same into space of a file just preallocated, and removes it:
  *	                            what new data costs on the file system, whoever writes it
@@ -22,6 +24,7 @@ struct job {
 	const char *path;
 	int fd;
 	bool write;
+	char *memory; /* for all of it; NULL: each thread uses one block again and again */
 	uint64_t size;
 	size_t block;
 	atomic_uint_least64_t next; /* offset of the next block that nobody has taken */
@@ -38,8 +41,9 @@ static void *transfer(void *arg)
 		data_block(d, 1, i, buf + i);
 	team_start(&j->team);
 	while ((at = atomic_fetch_add(&j->next, j->block)) < j->size) {
+		char *to = j->memory ? j->memory + at : buf;
 		ssize_t n = j->write ? pwrite(j->fd, buf, j->block, (off_t)at) :
-				       pread(j->fd, buf, j->block, (off_t)at);
+				       pread(j->fd, to, j->block, (off_t)at);
 
 		if (n != (ssize_t)j->block)
 			die("%s of %s at %llu", j->write ? "write" : "read", j->path,
@@ -101,17 +105,20 @@ int main(int argc, char **argv)
 
 	if (argc == 4 && !strcmp(argv[1], "make"))
 		return make(argv[2], parse_size(argv[3])), 0;
-	if (argc != 6 ||
-	    (strcmp(argv[1], "read") && strcmp(argv[1], "write") && strcmp(argv[1], "new")))
+	if (argc != 6 || (strcmp(argv[1], "read") && strcmp(argv[1], "load") &&
+			  strcmp(argv[1], "write") && strcmp(argv[1], "new")))
 		return fputs("usage: see the top of raw.c\n", stderr), 2;
-	j.write = argv[1][0] != 'r';
+	j.write = argv[1][0] == 'w' || argv[1][0] == 'n';
 	j.path = argv[2];
 	j.size = parse_size(argv[3]);
 	j.block = parse_size(argv[4]);
+	if (argv[1][0] == 'l')
+		j.memory = buffer_new(j.size);
 	if (argv[1][0] == 'n')
 		preallocate(j.path, j.size);
 	transfer_all(&j, (unsigned)parse_size(argv[5]));
 	if (argv[1][0] == 'n')
 		unlink(j.path);
+	free(j.memory);
 	return 0;
 }
