@@ -11,6 +11,7 @@
 #include "fs/control.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <syslog.h>
 
@@ -102,11 +103,11 @@ int writeback_settle(struct fs *fs, struct inode *i)
 
 /* ---- many ---- */
 
-struct walk {
+struct walk { /* several threads are on it */
 	struct fs *fs;
-	unsigned settled;
-	int64_t round_ms; /* when the last round was asked for */
-	int error;
+	atomic_uint settled;
+	atomic_int_least64_t round_ms; /* when the last round was asked for */
+	atomic_int error;              /* the first */
 	bool background;
 };
 
@@ -143,9 +144,10 @@ static int settle_object(void *arg, struct object *o)
 	if (r)
 		return 0;
 	r = writeback_settle(w->fs, i);
-	if (r && !w->error)
-		w->error = r;
-	w->settled += r == 0;
+	if (r)
+		atomic_compare_exchange_strong(&w->error, &(int){ 0 }, r);
+	else
+		atomic_fetch_add(&w->settled, 1);
 	ns_lock(w->fs);
 	inode_put(w->fs, i);
 	ns_unlock(w->fs);

@@ -8,11 +8,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <syslog.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define WALKERS 4 /* threads that settle, where there are cores */
 
 const char *tier_name(enum object_tier t)
 {
@@ -703,13 +706,53 @@ static struct object **all_objects(struct store *s, size_t *ret_n)
 	return v;
 }
 
+/* One walk, shared by its threads. */
+struct walk {
+	struct object **v;
+	size_t n;
+	atomic_size_t next;
+	atomic_int result; /* of fn: the first that is not 0 ends the walk */
+	int (*fn)(void *arg, struct object *o);
+	void *arg;
+};
+
+static void *walk_on(void *arg)
+{
+	struct walk *w = arg;
+	size_t i;
+	int r;
+
+	while (!atomic_load(&w->result) && (i = atomic_fetch_add(&w->next, 1)) < w->n) {
+		r = w->fn(w->arg, w->v[i]);
+		if (r)
+			atomic_store(&w->result, r);
+	}
+	return NULL;
+}
+
+/* A settle is one core's work and one object's; a session has many. */
+static int walk_together(struct walk *w)
+{
+	pthread_t helper[WALKERS - 1];
+	size_t helpers = 0, cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+
+	while (helpers + 1 < WALKERS && helpers + 1 < w->n && helpers + 1 < cores &&
+	       !pthread_create(&helper[helpers], NULL, walk_on, w))
+		helpers++;
+	walk_on(w);
+	while (helpers)
+		pthread_join(helper[--helpers], NULL);
+	return atomic_load(&w->result);
+}
+
 int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
 		    int (*fn)(void *arg, struct object *o), void *arg)
 {
 	size_t n, due_n = 0;
 	struct object **v = all_objects(s, &n);
+	struct walk w = { .v = v, .fn = fn, .arg = arg };
 	int64_t now = now_ms();
-	int r = 0;
+	int r;
 
 	if (!v)
 		return -ENOMEM;
@@ -720,8 +763,8 @@ int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
 			object_unref(v[i]);
 	}
 	qsort(v, due_n, sizeof(*v), older);
-	for (size_t i = 0; i < due_n && !r; i++)
-		r = fn(arg, v[i]);
+	w.n = due_n;
+	r = walk_together(&w);
 	object_list_free(v, due_n);
 	return r;
 }

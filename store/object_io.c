@@ -144,10 +144,25 @@ static ssize_t put_bytes(struct object *o, const void *buf, size_t len, uint64_t
 	return done ? (ssize_t)done : n;
 }
 
+/* Takes back what a write that failed in part has added to the size: an append tried again must not
+ * come behind it. Where others write unseen the end may be theirs. mu held. */
+static void cut_back(struct object *o, uint64_t size)
+{
+	int fd;
+
+	if (o->all_dirty || o->size <= size)
+		return;
+	fd = image_wfd_get(o);
+	if (fd >= 0 && !ftruncate(fd, size))
+		o->size = size;
+	if (fd >= 0)
+		image_wfd_put(o);
+}
+
 /* mu and rw (exclusive) held. */
 static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint64_t off)
 {
-	uint64_t first = off / OBJECT_BLOCK, end = object_blocks(off + len);
+	uint64_t first = off / OBJECT_BLOCK, end = object_blocks(off + len), old = o->size;
 	ssize_t n;
 	int r;
 
@@ -170,14 +185,17 @@ static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint6
 	if ((size_t)n < len && (off + n) % OBJECT_BLOCK && !is_valid(o, end - 1) &&
 	    has_old_content(o, end - 1)) {
 		end--;
-		if (end * OBJECT_BLOCK <= off)
-			return -ENOSPC;
-		n = end * OBJECT_BLOCK - off;
+		n = end * OBJECT_BLOCK > off ? (ssize_t)(end * OBJECT_BLOCK - off) : -ENOSPC;
 	}
-	r = mark_dirty(o, first, end, false);
-	if (!r && o->image == IMAGE_PARTIAL)
-		r = blockmap_set(&o->valid, first, end - first);
-	return r ? r : n;
+	if (n > 0) {
+		r = mark_dirty(o, first, end, false);
+		if (!r && o->image == IMAGE_PARTIAL)
+			r = blockmap_set(&o->valid, first, end - first);
+	}
+	if (r)
+		n = r;
+	cut_back(o, n > 0 && off + n > old ? off + n : old);
+	return n;
 }
 
 static ssize_t write_at(struct object *o, const void *buf, size_t len, uint64_t *off, bool append)

@@ -61,6 +61,17 @@ static bool options_ok(const struct segset_options *opt)
 	       opt->segment_size % SIZE_UNIT == 0 && strlen(opt->uuid) == 36;
 }
 
+/* A run holds it around appends that take it. */
+static void init_append_lock(struct segset *s)
+{
+	pthread_mutexattr_t attr;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&s->append_lock, &attr);
+	pthread_mutexattr_destroy(&attr);
+}
+
 int segset_open(const struct segset_options *opt, struct segset **ret)
 {
 	struct segset *s;
@@ -78,7 +89,7 @@ int segset_open(const struct segset_options *opt, struct segset **ret)
 	s->next = s->first = opt->next;
 	s->read_only = opt->read_only;
 	s->direct = s->read_only || probe_direct(s);
-	pthread_mutex_init(&s->append_lock, NULL);
+	init_append_lock(s);
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->changed, NULL);
 	pthread_mutex_init(&s->pool_lock, NULL);

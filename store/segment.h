@@ -99,6 +99,10 @@ bool segset_is_uring(const struct segset *s);
  */
 int segset_append(struct segset *s, const struct record_info *info, const void *payload,
 		  struct segment_loc *ret);
+/* Between the two, appends, flushes and syncs of others wait: what this thread appends lies
+ * together. It may append and read. */
+void segset_run_begin(struct segset *s);
+void segset_run_end(struct segset *s);
 
 /*
  * Waits until everything appended is written and durable (fdatasync of each touched segment, fsync

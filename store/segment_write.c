@@ -214,6 +214,16 @@ int segset_append(struct segset *s, const struct record_info *info, const void *
 	return rc;
 }
 
+void segset_run_begin(struct segset *s)
+{
+	pthread_mutex_lock(&s->append_lock);
+}
+
+void segset_run_end(struct segset *s)
+{
+	pthread_mutex_unlock(&s->append_lock);
+}
+
 uint64_t segset_room(struct segset *s)
 {
 	uint64_t room;

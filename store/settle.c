@@ -16,11 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW   (4u << 20)
-#define HOLE_MIN 4096u /* zeros at the start of a chunk become a hole from here on */
+#define WINDOW   (2u << 20) /* encoded content lies together in runs of this at least, for restores */
+#define HOLE_MIN 4096u      /* zeros at the start of a chunk become a hole from here on */
 #define RETRIES  3
 
-_Static_assert(WINDOW + 3 * CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds them all");
+_Static_assert(2 * WINDOW + 2 * CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds them all");
 
 struct region {
 	uint64_t from, to;
@@ -78,25 +78,34 @@ static int appended(struct settle *t, int r)
 	return r;
 }
 
-static int store_chunk(struct settle *t, struct hash128 h, const void *data, uint32_t len,
-		       struct chunk **ret)
+/* What has to be stored, as far as that is known without the others. */
+static void encode_cuts(struct settle *t)
+{
+	for (size_t i = 0; i < t->cuts; i++) {
+		struct cut *cut = &t->cut[i];
+
+		if (!cut->same)
+			cut->codec = codec_encode(t->window + cut->at, cut->len,
+						  t->encoded + cut->at, &cut->stored, cut->params);
+	}
+}
+
+static int store_chunk(struct settle *t, const struct cut *cut, struct chunk **ret)
 {
 	struct record_info info = {
 		.chunk_id = chunk_next_id(t->s->chunks),
-		.hash = h,
+		.hash = cut->hash,
 		.tenant = t->o->tenant,
-		.raw_len = len,
+		.raw_len = cut->len,
+		.stored_len = (uint32_t)cut->stored,
+		.codec = cut->codec->id,
 	};
-	const struct codec *codec;
+	const char *from = info.codec == CODEC_RAW ? t->window : t->encoded;
 	struct segment_loc loc;
-	size_t stored;
 	int r;
 
-	codec = codec_encode(data, len, t->encoded, &stored, info.params);
-	info.codec = codec->id;
-	info.stored_len = stored;
-	r = appended(t, segset_append(t->s->segs, &info, codec->id == CODEC_RAW ? data : t->encoded,
-				      &loc));
+	memcpy(info.params, cut->params, sizeof(info.params));
+	r = appended(t, segset_append(t->s->segs, &info, from + cut->at, &loc));
 	if (r)
 		return r;
 	r = seglive_add(t->s, loc.segment, record_size(info.stored_len));
@@ -118,25 +127,22 @@ static int grow_lists(struct settle *t, size_t n)
 	return r;
 }
 
-/* What was cut from the window becomes extents: of chunks that are there, else of new ones. off: of
- * the window in the file. */
-static int add_cuts(struct settle *t, uint64_t off)
+/* The cuts become extents: of chunks that are there, else of new ones. off: of the window in the
+ * file. The run has begun. */
+static int place_cuts(struct settle *t, uint64_t off)
 {
 	struct store *s = t->s;
-	size_t i = 0;
-	int r = grow_lists(t, t->cuts);
+	size_t i;
+	int r = 0;
 
-	if (r)
-		return r;
-	dedup_first(s, t->o->tenant, t->cut, t->cuts, t->window, t->compare);
-	for (; i < t->cuts && !r; i++) {
+	for (i = 0; i < t->cuts && !r; i++) {
 		const struct cut *cut = &t->cut[i];
 		struct chunk *c = dedup_next(s, t->o->tenant, cut, t->window, t->compare);
 
 		if (c)
 			atomic_fetch_add(&s->dedup_total, cut->len);
 		else
-			r = store_chunk(t, cut->hash, t->window + cut->at, cut->len, &c);
+			r = store_chunk(t, cut, &c);
 		if (r)
 			continue;
 		t->held[t->n_held++] = c;
@@ -152,6 +158,21 @@ static int add_cuts(struct settle *t, uint64_t off)
 	for (; i < t->cuts; i++)
 		if (t->cut[i].chunk)
 			chunk_put(s->chunks, t->cut[i].chunk);
+	return r;
+}
+
+/* Several files may be settled at the same time: each one's windows go to the store in one piece. */
+static int add_cuts(struct settle *t, uint64_t off)
+{
+	int r = grow_lists(t, t->cuts);
+
+	if (r)
+		return r;
+	dedup_first(t->s, t->o->tenant, t->cut, t->cuts, t->window, t->compare);
+	encode_cuts(t);
+	segset_run_begin(t->s->segs);
+	r = place_cuts(t, off);
+	segset_run_end(t->s->segs);
 	return r;
 }
 
@@ -519,7 +540,7 @@ static int settle_buffers(struct settle *t)
 	if (!t->window)
 		return -ENOMEM;
 	t->encoded = t->window + WINDOW;
-	t->compare = t->encoded + CHUNK_MAX;
+	t->compare = t->encoded + WINDOW;
 	return 0;
 }
 

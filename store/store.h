@@ -256,7 +256,7 @@ int object_evict(struct object *o, enum object_tier to);
 void object_discard(struct object *o);
 
 /* Calls fn for every object in memory that is dirty and has a name, least recently written first,
- * without locks held; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
+ * without locks held and from several threads at once; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
  * open, that were dirtied) at least so many seconds ago; dirtied by a mapping counts as closed.
  * include_open: also those with open writers. */
 int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,

@@ -265,6 +265,9 @@ struct cut {
 	struct hash128 hash;
 	struct chunk *chunk; /* the first candidate, with a reference; NULL */
 	bool same;           /* it has been read, and is the same */
+	const struct codec *codec;
+	size_t stored; /* bytes encoded */
+	uint8_t params[CODEC_PARAMS];
 };
 /* Looks for the first candidate of each cut and compares it. scratch: 2 * CHUNK_MAX bytes. */
 void dedup_first(struct store *s, uint32_t tenant, struct cut *cut, size_t n, const char *data,

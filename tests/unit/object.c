@@ -7,13 +7,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
-#include <pthread.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 static char base[64], store_path[96], run_path[96];
@@ -589,4 +590,50 @@ Test(object, growing_without_bytes)
 	object_stat(o, &st);
 	cr_assert_eq(st.size, 5000000);
 	object_unref(o);
+}
+
+/* A file outside of every budget that leaves room bytes in the tmpfs of small images. */
+static void leave_room(const char *path, uint64_t room)
+{
+	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	struct statfs fs;
+
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(fstatfs(fd, &fs), 0);
+	cr_assert_eq(fallocate(fd, 0, 0, fs.f_bfree * fs.f_bsize - room), 0);
+	close(fd);
+}
+
+/* The image has room for a part of the last block only, so nothing of the write can count: nor may
+ * the size it had reached. */
+Test(object, a_write_that_failed_in_part_adds_nothing)
+{
+	size_t len = OBJECT_BLOCK + 30000;
+	char *data = calloc(1, len + 8), *more = calloc(1, OBJECT_BLOCK);
+	char ballast[128];
+	struct object *o;
+	struct object_stat st;
+
+	if (geteuid())
+		cr_skip("only root has a tmpfs of its own here");
+	fill_random(data, len, 6);
+	o = new_file(100);
+	cr_assert_eq(object_write(o, data, len, 0), (ssize_t)len);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	snprintf(ballast, sizeof(ballast), "%s/small/ballast", run_path);
+	leave_room(ballast, 40960);
+	cr_assert_eq(object_write(o, more, OBJECT_BLOCK, OBJECT_BLOCK), -ENOSPC);
+	object_stat(o, &st);
+	cr_assert_eq(st.size, len, "%" PRIu64 " bytes", st.size);
+	cr_assert_eq(unlink(ballast), 0);
+	expect(o, data, len);
+	object_unref(o);
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, data, len);
+	object_unref(o);
+	free(more);
+	free(data);
 }
