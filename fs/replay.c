@@ -258,5 +258,5 @@ int replay_run(struct fs *fs)
 	ns_unlock(fs);
 	if (r || s)
 		return r ? r : s;
-	return store_for_dirty(fs->store, 0, true, discard_orphan, fs);
+	return store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF, discard_orphan, fs);
 }

@@ -63,7 +63,7 @@ void status_take(struct fs *fs, struct fs_status *ret)
 	ret->cached_names = HASH_COUNT(fs->dentries);
 	ret->commit_error = fs->commit_error;
 	ns_unlock(fs);
-	store_for_dirty(fs->store, 0, true, count_object, &c);
+	store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF, count_object, &c);
 	ret->unsettled_bytes += c.files * INODE_BYTES;
 	ret->unsettled_files += c.files;
 	ret->inodes = meta_count_inodes(fs->store);

@@ -129,6 +129,11 @@ static void ask_round(struct walk *w)
 	w->round_ms = clock_ms();
 }
 
+static void note_error(struct walk *w, int r)
+{
+	atomic_compare_exchange_strong(&w->error, &(int){ 0 }, r);
+}
+
 static int settle_object(void *arg, struct object *o)
 {
 	struct walk *w = arg;
@@ -141,11 +146,15 @@ static int settle_object(void *arg, struct object *o)
 	r = inode_load(w->fs, object_ino(o), &i);
 	ns_unlock(w->fs);
 	/* A file that is just being made has no inode yet. */
-	if (r)
+	if (r == -ENOENT)
 		return 0;
+	if (r) {
+		note_error(w, r);
+		return 0;
+	}
 	r = writeback_settle(w->fs, i);
 	if (r)
-		atomic_compare_exchange_strong(&w->error, &(int){ 0 }, r);
+		note_error(w, r);
 	else
 		atomic_fetch_add(&w->settled, 1);
 	ns_lock(w->fs);
@@ -160,7 +169,8 @@ static int settle_object(void *arg, struct object *o)
 int writeback_settle_all(struct fs *fs)
 {
 	struct walk w = { .fs = fs, .round_ms = clock_ms() };
-	int r = store_for_dirty(fs->store, 0, true, settle_object, &w);
+	int r = store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF | DIRTY_THREADS,
+				settle_object, &w);
 
 	return r < 0 ? r : w.error;
 }
@@ -210,7 +220,8 @@ static int64_t pass(struct fs *fs, bool pressed, int64_t last_round_ms)
 	unsigned wait_s = fs->opt.commit_s ? fs->opt.commit_s - 1 : 0;
 
 	do_evictions(fs);
-	store_for_dirty(fs->store, pressed ? 0 : wait_s, pressed, settle_object, &w);
+	store_for_dirty(fs->store, pressed ? 0 : wait_s, DIRTY_THREADS | (pressed ? DIRTY_OPEN : 0),
+			settle_object, &w);
 	if (w.settled || pressed || clock_ms() - w.round_ms >= (int64_t)fs->opt.commit_s * 1000)
 		ask_round(&w);
 	return w.round_ms;

@@ -171,6 +171,7 @@ static int server_start(struct server *s)
 	r = store_start(s->store);
 	if (r == 0)
 		r = fs_start(s->fs);
+	s->started = r == 0;
 	if (r == 0 && !s->req->opt.read_only) {
 		r = daemon_pidfile_write(store_rundir(s->store));
 		s->pidfile = r == 0;
@@ -243,8 +244,10 @@ static int server_close(struct server *s)
 		fuse_session_destroy(s->se);
 	if (s->pidfile)
 		daemon_pidfile_remove(store_rundir(s->store));
+	/* A file system that never started has committed nothing of what it found. */
 	if (s->store)
-		store_close(s->store, s->fs && r == 0);
+		store_close(s->store,
+			    s->fs && r == 0 && (s->started || !store_recovered(s->store)));
 	fs_free(s->fs);
 	return r;
 }

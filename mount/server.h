@@ -21,7 +21,7 @@ struct server {
 	struct store *store;
 	struct fs *fs; /* its address is the argument of the store's hooks */
 	struct fuse_session *se;
-	bool mounted, pidfile;
+	bool mounted, started, pidfile;
 
 	pthread_t main_thread, signal_thread;
 	bool signal_thread_runs;

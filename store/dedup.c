@@ -5,7 +5,7 @@
  *
  * The first candidates of all cuts are read together, in the order of the store: content that comes
  * again tends to come in the same order, and chunks of small files are about 1 KiB, which one at a
- * time settled 11 MB/s.
+ * time settled 17 MB/s.
  */
 #include "store/chunker.h"
 #include "store/store_impl.h"

@@ -4,8 +4,8 @@
  *
  * In two steps, so that the device reads one range while another is verified and decoded. On its
  * way to a file a raw chunk is written straight from where the device put it, once verified; what
- * has to be decoded is decoded into scratch memory first. All goes to the file in one write, which
- * lets a tmpfs take whole huge pages without zeroing them.
+ * has to be decoded is decoded into scratch memory first. All goes to the file in one write (of up to
+ * 1,024 pieces), which lets a tmpfs take whole huge pages without zeroing them.
  */
 #include "store/chunker.h"
 #include "store/store_impl.h"
@@ -38,6 +38,7 @@ struct fetch {
 	bool holds;               /* payloads stay where they are until the end */
 	char *buf;                /* for [off, off + len); NULL while nothing needs it */
 	char *scratch;            /* buf, if it is ours: CHUNK_MAX bytes more behind the range */
+	void *warm;               /* CHUNK_MAX bytes for payloads of the warm tier, likewise */
 	void *spare;              /* CHUNK_MAX bytes, made when needed and buf is not ours */
 	int err;
 };
@@ -123,12 +124,12 @@ static int on_payload(void *arg, const struct segset_read_req *req, const void *
 
 	if (!err)
 		err = take(f, p, payload, f->holds);
-	if (err) {
+	if (err == -EBADMSG || err == -EIO) {
 		report_damage(f->o, p, err);
-		f->err = err == -ENOMEM ? err : -EIO;
-		return 1;
+		err = -EIO;
 	}
-	return 0;
+	f->err = err;
+	return err != 0;
 }
 
 /* From the warm tier, if it is there. */
@@ -146,13 +147,9 @@ static bool take_warm(struct fetch *f, struct piece *p)
 			p->at = to;
 		return p->at;
 	}
-	to = malloc(CHUNK_MAX);
-	if (to && warm_get(t, c, to) && !take(f, p, to, false)) {
-		free(to);
-		return true;
-	}
-	free(to);
-	return false;
+	if (!f->warm)
+		f->warm = malloc(CHUNK_MAX);
+	return f->warm && warm_get(t, c, f->warm) && !take(f, p, f->warm, false);
 }
 
 /* The pieces of the range, each with a reference on its chunk. */
@@ -162,6 +159,7 @@ static int find_pieces(struct fetch *f)
 	uint64_t end = f->off + f->len;
 	struct extmap *m;
 	size_t i, last;
+	int r = 0;
 
 	pthread_mutex_lock(&o->mu);
 	m = extmap_ref(o->under);
@@ -176,8 +174,10 @@ static int find_pieces(struct fetch *f)
 		struct piece *p = &f->piece[f->pieces];
 
 		p->chunk = chunk_get(o->store->chunks, e->chunk);
-		if (!p->chunk)
-			continue;
+		if (!p->chunk) { /* the map's references say that there is one */
+			r = -EIO;
+			break;
+		}
 		p->off = from;
 		p->len = to - from;
 		p->skip = e->skip + (from - e->off);
@@ -185,7 +185,7 @@ static int find_pieces(struct fetch *f)
 	}
 	pthread_mutex_unlock(&o->mu);
 	extmap_unref(m);
-	return f->piece ? 0 : -ENOMEM;
+	return f->piece ? r : -ENOMEM;
 }
 
 /* ---- the calls ---- */
@@ -341,6 +341,7 @@ void fetch_end(struct fetch *f)
 		chunk_put(f->o->store->chunks, f->piece[i].chunk);
 	scratch_put(f->o->store, f->scratch);
 	free(f->spare);
+	free(f->warm);
 	free(f->req);
 	free(f->piece);
 	free(f);

@@ -6,6 +6,7 @@
 #ifndef STORE_HASH_H
 #define STORE_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,11 @@ struct hash128 {
 
 /* XXH3_128bits. */
 struct hash128 hash128(const void *buf, size_t len);
+
+static inline bool hash128_equal(struct hash128 a, struct hash128 b)
+{
+	return a.lo == b.lo && a.hi == b.hi;
+}
 
 /* XXH3_64bits. */
 uint64_t sum64(const void *buf, size_t len);

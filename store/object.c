@@ -574,6 +574,10 @@ static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, 
 	if (!codec || e->skip || e->len != c->info.raw_len ||
 	    pread(fd, raw, e->len, e->off) != (ssize_t)e->len)
 		return false;
+	/* Somebody may have begun to write to the image since: warm chunks are shared and carry no
+	 * sum. */
+	if (!hash128_equal(hash128(raw, e->len), c->info.hash))
+		return false;
 	if (c->info.codec == CODEC_RAW)
 		return warm_put(o->store->chunks, c, raw);
 	if (codec->encode(raw, e->len, enc, c->info.stored_len, params) !=
@@ -662,19 +666,20 @@ void object_discard(struct object *o)
 
 /* ---- the walk over what is dirty ---- */
 
-static bool due(struct object *o, int64_t now, unsigned wait_s, bool include_open)
+static bool due(struct object *o, int64_t now, unsigned wait_s, unsigned which)
 {
 	bool yes = false;
 
 	pthread_mutex_lock(&o->mu);
 	/* Settled under pressure and named by no transaction yet counts too. */
 	if (!o->unlinked && (is_dirty(o) || (o->snap.map != o->db && !o->discarded)) &&
-	    (include_open || !o->writers)) {
+	    (which & DIRTY_OPEN || !o->writers)) {
 		int64_t since = o->writers || o->last_close_ms < o->dirty_since_ms ?
 					o->dirty_since_ms :
 					o->last_close_ms;
 
-		yes = now - since >= (int64_t)wait_s * 1000 && now >= o->resettle_ms;
+		yes = now - since >= (int64_t)wait_s * 1000 &&
+		      (which & DIRTY_PUT_OFF || now >= o->resettle_ms);
 	}
 	pthread_mutex_unlock(&o->mu);
 	return yes;
@@ -688,8 +693,7 @@ static int older(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Every object in memory, with references: dirty ones need not have an image. */
-static struct object **all_objects(struct store *s, size_t *ret_n)
+struct object **object_all(struct store *s, size_t *ret_n)
 {
 	struct object **v, *o, *tmp;
 	size_t n = 0;
@@ -731,12 +735,12 @@ static void *walk_on(void *arg)
 }
 
 /* A settle is one core's work and one object's; a session has many. */
-static int walk_together(struct walk *w)
+static int walk_through(struct walk *w, size_t threads)
 {
 	pthread_t helper[WALKERS - 1];
 	size_t helpers = 0, cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
 
-	while (helpers + 1 < WALKERS && helpers + 1 < w->n && helpers + 1 < cores &&
+	while (helpers + 1 < threads && helpers + 1 < w->n && helpers + 1 < cores &&
 	       !pthread_create(&helper[helpers], NULL, walk_on, w))
 		helpers++;
 	walk_on(w);
@@ -745,11 +749,11 @@ static int walk_together(struct walk *w)
 	return atomic_load(&w->result);
 }
 
-int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
+int store_for_dirty(struct store *s, unsigned wait_s, unsigned which,
 		    int (*fn)(void *arg, struct object *o), void *arg)
 {
 	size_t n, due_n = 0;
-	struct object **v = all_objects(s, &n);
+	struct object **v = object_all(s, &n);
 	struct walk w = { .v = v, .fn = fn, .arg = arg };
 	int64_t now = now_ms();
 	int r;
@@ -757,14 +761,14 @@ int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
 	if (!v)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		if (due(v[i], now, wait_s, include_open))
+		if (due(v[i], now, wait_s, which))
 			v[due_n++] = v[i];
 		else
 			object_unref(v[i]);
 	}
 	qsort(v, due_n, sizeof(*v), older);
 	w.n = due_n;
-	r = walk_together(&w);
+	r = walk_through(&w, which & DIRTY_THREADS ? WALKERS : 1);
 	object_list_free(v, due_n);
 	return r;
 }
@@ -772,7 +776,7 @@ int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
 int recover_checkpoint(struct store *s)
 {
 	size_t n;
-	struct object **v = all_objects(s, &n);
+	struct object **v = object_all(s, &n);
 	int r = v ? 0 : -ENOMEM;
 
 	for (size_t i = 0; i < n && !r; i++) {

@@ -34,19 +34,6 @@ static bool is_valid(const struct object *o, uint64_t block)
 	return o->image == IMAGE_COMPLETE || blockmap_get(&o->valid, block);
 }
 
-/* mu held; drops it while waiting. */
-static void wait_filling(struct object *o, uint64_t first, uint64_t end)
-{
-	uint64_t n;
-
-	for (;;) {
-		blockmap_next(&o->filling, first, end, true, &n);
-		if (!n)
-			return;
-		pthread_cond_wait(&o->filled, &o->mu);
-	}
-}
-
 /* An image to change. mu and rw (exclusive) held. */
 static int need_image(struct object *o)
 {
@@ -83,8 +70,12 @@ static int mark_dirty(struct object *o, uint64_t first, uint64_t end, bool fresh
 		if (run == b)
 			continue;
 		r = blockmap_set(&o->dirty, b, run - b);
-		if (!r && !o->all_dirty)
+		if (!r && !o->all_dirty) {
 			r = j_put_range(o->store, J_DIRTY, o->ino, b, run - b);
+			/* Nobody would note them later. */
+			if (r)
+				blockmap_clear(&o->dirty, b, run - b);
+		}
 		b = run - 1;
 	}
 	/* The settle that is on will call these dirty: only once recovery may take them for valid. */
@@ -148,13 +139,18 @@ static ssize_t put_bytes(struct object *o, const void *buf, size_t len, uint64_t
  * come behind it. Where others write unseen the end may be theirs. mu held. */
 static void cut_back(struct object *o, uint64_t size)
 {
+	uint64_t dirty = object_dirty_bytes(o);
 	int fd;
 
 	if (o->all_dirty || o->size <= size)
 		return;
 	fd = image_wfd_get(o);
-	if (fd >= 0 && !ftruncate(fd, size))
+	if (fd >= 0 && !ftruncate(fd, size)) {
 		o->size = size;
+		blockmap_clear(&o->dirty, object_blocks(size), UINT64_MAX / 2);
+		blockmap_clear(&o->redirty, object_blocks(size), UINT64_MAX / 2);
+		object_account(o, dirty);
+	}
 	if (fd >= 0)
 		image_wfd_put(o);
 }
@@ -166,7 +162,6 @@ static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint6
 	ssize_t n;
 	int r;
 
-	wait_filling(o, first, end);
 	r = begin_change(o);
 	if (!r)
 		r = fill_edge(o, first, off, off + len);
@@ -225,9 +220,10 @@ static ssize_t write_at(struct object *o, const void *buf, size_t len, uint64_t 
 		pthread_mutex_unlock(&o->mu);
 		pthread_rwlock_unlock(&o->rw);
 		/* The budget is a little below what the tmpfs holds; a full one means that others
-		 * took the room since. */
+		 * took the room since. A full journal is being rewritten. */
 		if (n != -ENOSPC || tries == 8)
 			return n;
+		nanosleep(&(struct timespec){ .tv_nsec = tries * 10 * 1000000L }, NULL);
 	}
 }
 
@@ -428,7 +424,6 @@ int object_truncate(struct object *o, uint64_t size)
 		return -EFBIG;
 	pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
-	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
 	if (o->all_dirty)
 		image_refresh(o);
 	/* To the size it has, too: the times move. */
@@ -514,7 +509,6 @@ int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len)
 	}
 	pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
-	wait_filling(o, 0, UINT64_MAX / OBJECT_BLOCK);
 	if (o->all_dirty)
 		image_refresh(o);
 	r = fallocate_locked(o, mode, off, off + len);

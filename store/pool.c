@@ -49,8 +49,7 @@ static bool has_room(struct store *s, uint64_t want)
 /* Nobody but the daemon reads this image, and all it may do is wait. mu and rw (exclusive) held. */
 static bool only_ours(struct object *o)
 {
-	if (o->image == IMAGE_NONE || o->backed || o->all_dirty || o->settling || o->wfd_users ||
-	    o->filling.set)
+	if (o->image == IMAGE_NONE || o->backed || o->all_dirty || o->settling || o->wfd_users)
 		return false;
 	if (o->wfd >= 0)
 		close(o->wfd);

@@ -44,7 +44,7 @@ int j_put_range(struct store *s, uint32_t type, uint64_t ino, uint64_t first, ui
 	struct j_range r = { ino, first, count };
 	struct journal_record rec = { type, sizeof(r), &r };
 
-	return s->journal ? journal_put(s->journal, &rec, 1) : -EROFS;
+	return journal_append(s, &rec, 1);
 }
 
 struct group {
@@ -123,7 +123,7 @@ static int put_image(struct object *o, bool checkpoint)
 		group_add(&g, J_IMAGE, &image, sizeof(image));
 		group_add_dirty(&g, o->ino, &o->dirty);
 		r = checkpoint ? journal_checkpoint_put(o->store->journal, g.rec, g.n) :
-				 journal_put(o->store->journal, g.rec, g.n);
+				 journal_append(o->store, g.rec, g.n);
 	}
 	group_done(&g);
 	return r;
@@ -207,7 +207,7 @@ int j_put_settled(struct object *o, struct chunk *const *chunks, size_t n, const
 	} else {
 		group_add(&g, J_CLEAN, &clean, sizeof(clean));
 	}
-	r = o->store->journal ? journal_put(o->store->journal, g.rec, g.n) : -EROFS;
+	r = journal_append(o->store, g.rec, g.n);
 out:
 	group_done(&g);
 	free(settled);

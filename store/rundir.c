@@ -23,6 +23,7 @@
 #include <syslog.h>
 #include <unistd.h>
 
+#define BOOT_LEN 64
 /* Beside the images: journal, its successor during a checkpoint, and small files. */
 #define OVERHEAD ((uint64_t)256 << 20)
 
@@ -91,7 +92,7 @@ static bool is_our_tmpfs(const char *path)
 static bool holds_others_things(const char *path)
 {
 	static const char *const ours[] = { ".",       "..",          "images", "small",
-					    "journal", "journal.new", "pid" };
+					    "journal", "journal.new", "pid",    "boot" };
 	DIR *d = opendir(path);
 	struct dirent *e;
 	bool others = false;
@@ -209,6 +210,60 @@ static int open_dirs(struct store *s, struct store_error *err)
 	return r;
 }
 
+static void empty_place(struct store *s, enum image_place place)
+{
+	int fd = openat(s->img_fd[place], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+
+	if (!d && fd >= 0)
+		close(fd);
+	while (d && (e = readdir(d)))
+		if (e->d_name[0] != '.')
+			unlinkat(s->img_fd[place], e->d_name, 0);
+	if (d)
+		closedir(d);
+}
+
+/* The number the kernel draws at each boot; empty when it tells none. */
+static void read_boot(int dir, const char *path, char ret[BOOT_LEN])
+{
+	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	ssize_t n = fd < 0 ? 0 : read(fd, ret, BOOT_LEN - 1);
+
+	ret[n < 0 ? 0 : n] = 0;
+	if (fd >= 0)
+		close(fd);
+}
+
+/* What lies on a disk and is older than this boot may be torn: pages reached it in any order. */
+static int forget_other_boots(struct store *s, struct store_error *err)
+{
+	char now[BOOT_LEN], then[BOOT_LEN];
+	int fd, r = 0;
+
+	read_boot(AT_FDCWD, "/proc/sys/kernel/random/boot_id", now);
+	read_boot(s->run_fd, "boot", then);
+	if (!strcmp(now, then))
+		return 0;
+	if (*then) {
+		store_log(s, LOG_WARNING,
+			  "%s: from before the last boot: what was not durable then is dropped",
+			  s->rundir);
+		for (int i = 0; i < IMAGE_PLACES; i++)
+			empty_place(s, i);
+		unlinkat(s->run_fd, "journal", 0);
+		unlinkat(s->run_fd, "journal.new", 0);
+	}
+	fd = openat(s->run_fd, "boot", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return fail(err, -errno, s->rundir, "cannot write there");
+	if (write(fd, now, strlen(now)) != (ssize_t)strlen(now))
+		r = fail(err, -EIO, s->rundir, "cannot write there");
+	close(fd);
+	return r;
+}
+
 int rundir_open(struct store *s, struct store_error *err)
 {
 	char *abs;
@@ -240,7 +295,8 @@ int rundir_open(struct store *s, struct store_error *err)
 			"%s: not on a tmpfs and none could be mounted: hot files are as slow as its "
 			"disk: choose one on a tmpfs with rundir=",
 			s->rundir);
-	return open_dirs(s, err);
+	r = open_dirs(s, err);
+	return r ? r : forget_other_boots(s, err);
 }
 
 void rundir_measure(struct store *s)
@@ -263,35 +319,22 @@ void rundir_measure(struct store *s)
 	atomic_store(&s->run_overhead, sum);
 }
 
-/* True if somebody has an image open or mapped still: then all of it stays for the next daemon. */
-static bool images_held(struct store *s)
+/* True if something is not in the store, or may not be since somebody has an image open or mapped
+ * still: then all of it stays for the next daemon. */
+static bool is_needed(struct store *s)
 {
 	size_t n;
-	struct object **v = object_list(s, &n);
+	struct object **v = object_all(s, &n);
 	bool held = !v;
 
 	for (size_t i = 0; i < n && !held; i++) {
+		held = object_is_dirty(v[i]) || object_is_uncommitted(v[i]);
 		pthread_mutex_lock(&v[i]->mu);
-		held = v[i]->image != IMAGE_NONE && !image_unused(v[i], false);
+		held |= v[i]->image != IMAGE_NONE && !image_unused(v[i], false);
 		pthread_mutex_unlock(&v[i]->mu);
 	}
 	object_list_free(v, n);
 	return held;
-}
-
-static void empty_place(struct store *s, enum image_place place)
-{
-	int fd = openat(s->img_fd[place], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *e;
-
-	if (!d && fd >= 0)
-		close(fd);
-	while (d && (e = readdir(d)))
-		if (e->d_name[0] != '.')
-			unlinkat(s->img_fd[place], e->d_name, 0);
-	if (d)
-		closedir(d);
 }
 
 static void remove_all(struct store *s)
@@ -309,6 +352,7 @@ static void remove_all(struct store *s)
 	}
 	unlinkat(s->run_fd, "journal", 0);
 	unlinkat(s->run_fd, "pid", 0);
+	unlinkat(s->run_fd, "boot", 0);
 	close(s->run_fd);
 	s->run_fd = -1;
 	if (s->own_tmpfs)
@@ -318,7 +362,7 @@ static void remove_all(struct store *s)
 
 void rundir_close(struct store *s, bool clean)
 {
-	if (clean && s->img_fd[IMAGE_SMALL] >= 0 && !images_held(s))
+	if (clean && s->img_fd[IMAGE_SMALL] >= 0 && !is_needed(s))
 		remove_all(s);
 	for (int i = 0; i < IMAGE_PLACES; i++)
 		if (s->img_fd[i] >= 0)

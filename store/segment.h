@@ -99,6 +99,7 @@ bool segset_is_uring(const struct segset *s);
  */
 int segset_append(struct segset *s, const struct record_info *info, const void *payload,
 		  struct segment_loc *ret);
+int segset_error(struct segset *s); /* of the write or sync that ended appending; 0 */
 /* Between the two, appends, flushes and syncs of others wait: what this thread appends lies
  * together. It may append and read. */
 void segset_run_begin(struct segset *s);

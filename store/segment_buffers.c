@@ -92,7 +92,7 @@ void segment_wait_written(struct segset *s, uint64_t seq)
 		segment_wait(s);
 }
 
-int segment_error(struct segset *s)
+int segset_error(struct segset *s)
 {
 	int rc;
 

@@ -146,7 +146,6 @@ int segment_open(struct segset *s, uint32_t n, int flags);
 void segment_name(uint32_t n, char ret[SEGMENT_NAME_MAX]);
 
 /* segment_buffers.c */
-int segment_error(struct segset *s); /* takes lock */
 
 /* With lock held: */
 void segment_fail(struct segset *s, int error); /* from now on; the first error stays */

@@ -99,7 +99,7 @@ static void lead_sync(struct segset *s)
 	s->syncing = true;
 	pthread_mutex_unlock(&s->lock);
 	begin_batch(s, &b);
-	rc = segment_error(s);
+	rc = segset_error(s);
 	if (!rc)
 		rc = sync_batch(s, &b);
 	free_files(s, b.retired);

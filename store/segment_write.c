@@ -74,7 +74,7 @@ static int preallocate(struct segset *s, int fd)
 
 	if (rc == -EOPNOTSUPP)
 		rc = s->io->ftruncate(s->io->arg, fd, s->segment_size);
-	return rc;
+	return rc == -EDQUOT ? -ENOSPC : rc;
 }
 
 /* Undoes the creation of a segment. */
@@ -173,7 +173,7 @@ static int append_locked(struct segset *s, const struct record_info *info, const
 	uint64_t size = record_size(info->stored_len);
 	struct record_header header;
 	struct segment_loc loc;
-	int rc = segment_error(s);
+	int rc = segset_error(s);
 
 	if (!rc && (!s->active || s->tail + size > s->segment_size))
 		rc = start_segment(s);

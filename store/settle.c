@@ -70,11 +70,14 @@ static int grow(void *v, size_t *cap, size_t n, size_t item)
 
 /* ---- one chunk ---- */
 
-/* A full file system is no failure of the appender: it goes on when there is room. */
+/* No new segment (a full file system, no descriptors) is no failure of the appender: it goes on when
+ * there is one. */
 static int appended(struct settle *t, int r)
 {
-	if (r && r != -ENOSPC && r != -ENOMEM)
-		segments_failed(t->s, r);
+	int broken = r ? segset_error(t->s->segs) : 0;
+
+	if (broken)
+		segments_failed(t->s, broken);
 	return r;
 }
 
@@ -128,7 +131,8 @@ static int grow_lists(struct settle *t, size_t n)
 }
 
 /* The cuts become extents: of chunks that are there, else of new ones. off: of the window in the
- * file. The run has begun. */
+ * file. The run has begun: the reaper must not find a segment retired and without live bytes between
+ * an append and its seglive_add. */
 static int place_cuts(struct settle *t, uint64_t off)
 {
 	struct store *s = t->s;

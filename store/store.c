@@ -44,6 +44,11 @@ struct meta *store_meta(struct store *s)
 	return s->meta;
 }
 
+bool store_recovered(const struct store *s)
+{
+	return s->recovered;
+}
+
 const char *store_rundir(const struct store *s)
 {
 	return s->rundir;
@@ -64,7 +69,8 @@ static int fail(struct store_error *err, int r, const char *fmt, ...)
 
 /* ---- the directory ---- */
 
-/* 1: empty; 0: holds something. A fresh ext4 has lost+found. */
+/* 1: empty; 0: holds something. A fresh ext4 has lost+found, a store whose making was killed may
+ * have its lock only. */
 static int is_empty(int fd)
 {
 	int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -79,7 +85,7 @@ static int is_empty(int fd)
 	}
 	while (empty && (e = readdir(d)))
 		empty = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
-			!strcmp(e->d_name, "lost+found");
+			!strcmp(e->d_name, "lost+found") || !strcmp(e->d_name, "lock");
 	closedir(d);
 	return empty;
 }
@@ -229,6 +235,7 @@ static int open_journal(struct store *s, struct store_error *err)
 			 recover_record, s, &s->journal, &groups);
 	if (r)
 		return fail(err, r, "%s/journal: %s", s->rundir, strerror(-r));
+	s->recovered = groups != 0;
 	if (groups)
 		store_log(s, LOG_NOTICE, "%s: recovering: %" PRIu64 " operations in the journal",
 			  s->path, groups);
@@ -390,7 +397,7 @@ static void unmake(struct store *s, bool made)
 int store_open(const struct store_options *opt, struct store **ret, struct store_error *err)
 {
 	struct store *s = store_new(opt);
-	bool made = false, fresh = false;
+	bool made = false, fresh = false, locked = false;
 	int r;
 
 	if (!s)
@@ -401,6 +408,9 @@ int store_open(const struct store_options *opt, struct store **ret, struct store
 	r = open_dir(s, &made, &fresh, err);
 	if (!r)
 		r = take_lock(s, err);
+	locked = !r;
+	/* Another mount may have made it, and may have used it, while this one waited. */
+	fresh = fresh && locked && faccessat(s->dir_fd, "meta.db", F_OK, 0) != 0;
 	if (!r)
 		r = meta_open(s->path, s->read_only, &s->meta, err);
 	if (!r)
@@ -410,7 +420,7 @@ int store_open(const struct store_options *opt, struct store **ret, struct store
 	if (r) {
 		if (!err->text[0])
 			fail(err, r, "%s: %s", opt->path, strerror(-r));
-		if (fresh || made)
+		if (fresh)
 			unmake(s, made);
 		store_close(s, false);
 		return r;

@@ -50,7 +50,7 @@ struct store_options {
 	uint64_t warm_bytes;   /* budget of the warm tier; 0: an eighth of the machine's memory */
 	unsigned idle_s;       /* a hot file not used for so long goes warm */
 	unsigned open_wait_ms; /* an open may wait so long for its fill */
-	bool read_only;        /* nothing is written, neither store nor run directory */
+	bool read_only; /* the store is not written; the run directory is: images are filled there */
 	struct store_hooks hooks;
 };
 
@@ -118,6 +118,8 @@ struct statvfs;
 int store_statvfs(struct store *s, struct statvfs *ret);
 
 const char *store_rundir(const struct store *s);
+/* The run directory held what a dead daemon had not put into the store. */
+bool store_recovered(const struct store *s);
 
 /* True while passthrough openers may be let in for writing: the pool has room for at least want
  * bytes and the store for every byte that could become dirty. */
@@ -135,7 +137,7 @@ int store_sync_data(struct store *s);
  *
  * Generations: every content change raises the object's write generation. object_settle() brings
  * the settled generation up to what the write generation was when it began. Passthrough writers
- * change content unseen, so while one may exist (object_write_begin(..., true) without its end,
+ * change content unseen, so while one may exist (object_handle_begin(..., true) without its end,
  * or a mapping found by the lease probe) the object counts as dirty and each settle reads it whole.
  */
 #define OBJECT_BLOCK 65536u
@@ -147,7 +149,7 @@ const char *tier_name(enum object_tier t);
 struct object_stat {
 	uint64_t size;
 	struct timespec mtime, ctime; /* of the last content change; {0,0} when nothing newer than
-	                                 what object_set_times() said */
+	                                 what object_set_mtime() said */
 	uint64_t stored; /* encoded bytes of the chunks, in full for each use, plus raw bytes of
 	                         dirty blocks */
 	uint64_t dirty;  /* bytes not settled */
@@ -256,10 +258,13 @@ int object_evict(struct object *o, enum object_tier to);
 void object_discard(struct object *o);
 
 /* Calls fn for every object in memory that is dirty and has a name, least recently written first,
- * without locks held and from several threads at once; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
+ * without locks held; a non-zero return ends the walk. wait_s: only those whose last writer closed (or, still
  * open, that were dirtied) at least so many seconds ago; dirtied by a mapping counts as closed.
- * include_open: also those with open writers. */
-int store_for_dirty(struct store *s, unsigned wait_s, bool include_open,
+ */
+#define DIRTY_OPEN    1u /* also those with open writers */
+#define DIRTY_PUT_OFF 2u /* also those whose next settle has been put off */
+#define DIRTY_THREADS 4u /* fn is called by several threads at once */
+int store_for_dirty(struct store *s, unsigned wait_s, unsigned which,
 		    int (*fn)(void *arg, struct object *o), void *arg);
 
 /* ---------------------------------------------------------------------------------------------

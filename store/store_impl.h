@@ -185,6 +185,7 @@ struct store {
 	struct saved_record *saved;
 	size_t saved_n, saved_cap;
 	struct found *found; /* recover.c, while replaying */
+	bool recovered;      /* there was something to replay */
 };
 
 int64_t now_ms(void);
@@ -316,6 +317,8 @@ void object_lru_add(struct object *o);
 void object_lru_remove(struct object *o);
 /* Snapshot of the LRU, oldest first, with references; freed with object_list_free. */
 struct object **object_list(struct store *s, size_t *ret_n);
+/* Every object in memory, likewise: dirty ones need not have an image. */
+struct object **object_all(struct store *s, size_t *ret_n);
 void object_list_free(struct object **v, size_t n);
 
 /* ---- sync.c ---- */

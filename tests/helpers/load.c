@@ -955,7 +955,7 @@ static void op_copy(struct worker *w)
 {
 	struct name *a = some_file(w), *b = some_file(w);
 	char pa[PATH_ROOM + 20], pb[PATH_ROOM + 20];
-	uint64_t from, to, len;
+	uint64_t from, to, len, done;
 	off64_t x, y;
 	int in, out;
 	ssize_t r;
@@ -981,12 +981,15 @@ static void op_copy(struct worker *w)
 		x = from;
 		y = to;
 		r = copy_file_range(in, &x, out, &y, len, 0);
-		if (r > 0)
-			file_change(b->f, WRITE, to, r, data);
-		else if (r < 0 && died(w, errno))
-			file_maybe(b->f, WRITE, to, len, data);
-		else
-			failed(w, "copy_file_range", pa);
+		done = r > 0 ? r : 0;
+		if (done)
+			file_change(b->f, WRITE, to, done, data);
+		/* The kernel copies in pieces: the sum of those before is told of one that died. */
+		if (done < len && died(w, r < 0 ? errno : EIO))
+			file_maybe(b->f, WRITE, to + done, len - done, data + done);
+		else if (done < len)
+			problem("copy_file_range %s: %zd of %llu: %s", pa, r,
+				(unsigned long long)len, strerror(errno));
 		free(data);
 		close_file(b->f, out);
 	}

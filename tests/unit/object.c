@@ -637,3 +637,48 @@ Test(object, a_write_that_failed_in_part_adds_nothing)
 	free(more);
 	free(data);
 }
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "we");
+
+	cr_assert_not_null(f);
+	fputs(text, f);
+	cr_assert_eq(fclose(f), 0);
+}
+
+/* A run directory on a disk, after a power cut: any page of it may be old. What is durable counts. */
+Test(object, a_run_directory_of_another_boot_is_not_believed)
+{
+	size_t len = 300000;
+	char *data = calloc(1, len + 8), path[128];
+	struct object *o = new_file(100);
+
+	fill_random(data, len, 7);
+	cr_assert_eq(object_write(o, data, len, 0), (ssize_t)len);
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(object_write(o, "later", 5, 1000), 5);
+	object_unref(o);
+	snprintf(path, sizeof(path), "%s/boot", run_path);
+	write_text(path, "00000000-another-boot");
+	killed(256u << 20);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	cr_assert(!object_is_dirty(o));
+	expect(o, data, len);
+	object_unref(o);
+	free(data);
+}
+
+/* Making a store was killed after its lock was there. */
+Test(object, a_folder_with_only_a_lock_becomes_a_store)
+{
+	char lock[128];
+
+	store_close(s, true);
+	snprintf(store_path, sizeof(store_path), "%s/half", base);
+	cr_assert_eq(mkdir(store_path, 0700), 0);
+	snprintf(lock, sizeof(lock), "%s/lock", store_path);
+	write_text(lock, "");
+	open_store(256u << 20);
+}
