@@ -68,7 +68,6 @@ int meta_del_segment(struct meta_txn *t, uint32_t n);
 int meta_put_extents(struct meta_txn *t, uint64_t ino, const uint8_t *packed, size_t len);
 /* As meta_get_extents, but what this transaction has put counts already. */
 int meta_txn_get_extents(struct meta_txn *t, uint64_t ino, struct extmap **ret, uint64_t *ret_size);
-struct meta *meta_txn_meta(struct meta_txn *t);
 struct meta *store_meta(struct store *s); /* in store.c */
 
 /* meta_begin, meta_commit, meta_abort, meta_put_file and meta_del_inode of store.h are covers over

@@ -110,11 +110,6 @@ int meta_txn_commit(struct meta_txn *t, bool durable)
 	return r;
 }
 
-struct meta *meta_txn_meta(struct meta_txn *t)
-{
-	return t->meta;
-}
-
 struct store *meta_txn_store(struct meta_txn *t)
 {
 	return t->store;

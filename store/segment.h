@@ -111,23 +111,13 @@ void segset_run_end(struct segset *s);
  * meanwhile.
  *
  * When a write or a sync fails, every record appended since the last sync that succeeded may be
- * lost, and repeating it would prove nothing: every append, flush and sync returns that error until
- * segset_recover.
+ * lost, and repeating it would prove nothing: every append, flush and sync returns that error from
+ * then on, and what was appended stays readable until the set is closed.
  */
 int segset_sync(struct segset *s);
 
 /* As segset_sync without durability: the bytes have left this process. */
 int segset_flush(struct segset *s);
-
-/*
- * After an error: forgets what is not written and lets the next append start a fresh segment; does
- * nothing when there was no error. Before it, the caller has forgotten every record appended since
- * the last sync that succeeded, everybody's: a sync after it is about later records only. Who may
- * append while others recover asks for the epoch before its first append and again when its flush
- * or sync returned; if it changed, what it appended may be lost.
- */
-void segset_recover(struct segset *s);
-uint64_t segset_epoch(struct segset *s); /* recoveries so far */
 
 /* Bytes the active segment still has room for, preallocated; 0 when there is none yet. */
 uint64_t segset_room(struct segset *s);

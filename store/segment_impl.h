@@ -13,7 +13,7 @@
  *
  * Locks, outermost first; none but lock is held while waiting for the device:
  *
- *   syncing      a flag under lock, not a mutex: held by the leader of a sync, and by recover
+ *   syncing      a flag under lock, not a mutex: held by the leader of a sync
  *   append_lock  one appender; guards where the next record goes
  *   lock         the append buffers as readers see them, counters, errors
  *   pool_lock    open files and contexts of readers
@@ -52,7 +52,7 @@ enum append_state {
 	BUFFER_FREE,
 	BUFFER_FILLING,
 	BUFFER_WRITING,
-	BUFFER_FAILED, /* kept for readers until segset_recover */
+	BUFFER_FAILED, /* kept for readers */
 };
 
 /* A stretch of a segment that is not on the device yet, or not surely. The bytes below fill do not
@@ -105,7 +105,6 @@ struct segset {
 	uint64_t seq;      /* submissions so far */
 	uint64_t appended; /* records so far */
 	uint64_t synced;   /* of them durable */
-	uint64_t epoch;    /* recoveries so far */
 	uint64_t *used;    /* bytes of each segment from first on */
 	uint32_t first, n_used;
 

@@ -1,32 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * segment_sync: what is durable, what is lost, and the end. One caller of sync leads and syncs for
- * all who wait; whatever fails, fails everybody until segset_recover.
+ * all who wait; whatever fails, fails everybody from then on.
  */
 #include "store/segment_impl.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-/* The error that concerns who came at that epoch: when others have recovered since, what was
- * wanted is lost. lock is held. */
-static int error_since(const struct segset *s, uint64_t epoch)
-{
-	return s->epoch == epoch ? s->error : -EIO;
-}
-
 int segset_flush(struct segset *s)
 {
-	uint64_t epoch;
 	int rc;
 
 	pthread_mutex_lock(&s->append_lock);
 	pthread_mutex_lock(&s->lock);
-	epoch = s->epoch;
 	segment_submit(s);
 	pthread_mutex_unlock(&s->append_lock);
 	segment_wait_written(s, s->seq);
-	rc = error_since(s, epoch);
+	rc = s->error;
 	pthread_mutex_unlock(&s->lock);
 	return rc;
 }
@@ -114,13 +105,12 @@ static void lead_sync(struct segset *s)
 
 int segset_sync(struct segset *s)
 {
-	uint64_t want, epoch;
+	uint64_t want;
 	int rc;
 
 	pthread_mutex_lock(&s->lock);
 	want = s->appended;
-	epoch = s->epoch;
-	while (!(rc = error_since(s, epoch)) && s->synced < want) {
+	while (!(rc = s->error) && s->synced < want) {
 		if (s->syncing)
 			pthread_cond_wait(&s->changed, &s->lock);
 		else
@@ -128,58 +118,6 @@ int segset_sync(struct segset *s)
 	}
 	pthread_mutex_unlock(&s->lock);
 	return rc;
-}
-
-/* Forgets what is in buffers and leaves the segments that are not durable. append_lock and lock are
- * held, and nothing is being written. */
-static struct segment_file *abandon(struct segset *s)
-{
-	struct segment_file *lost;
-
-	for (unsigned i = 0; i < SEGMENT_BUFFERS; i++)
-		s->buffers[i].state = BUFFER_FREE;
-	s->filling = NULL;
-	segment_retire(s);
-	lost = s->retired;
-	s->retired = NULL;
-	s->error = 0;
-	s->synced = s->appended;
-	s->epoch++;
-	return lost;
-}
-
-void segset_recover(struct segset *s)
-{
-	struct segment_file *lost = NULL;
-
-	pthread_mutex_lock(&s->lock);
-	while (s->syncing)
-		pthread_cond_wait(&s->changed, &s->lock);
-	s->syncing = true;
-	pthread_mutex_unlock(&s->lock);
-	pthread_mutex_lock(&s->append_lock);
-	pthread_mutex_lock(&s->lock);
-	if (s->error) {
-		segment_wait_written(s, s->seq);
-		lost = abandon(s);
-	}
-	s->syncing = false;
-	pthread_cond_broadcast(&s->changed);
-	pthread_mutex_unlock(&s->lock);
-	pthread_mutex_unlock(&s->append_lock);
-	for (struct segment_file *f = lost; f; f = f->next)
-		seal(s, f);
-	free_files(s, lost);
-}
-
-uint64_t segset_epoch(struct segset *s)
-{
-	uint64_t epoch;
-
-	pthread_mutex_lock(&s->lock);
-	epoch = s->epoch;
-	pthread_mutex_unlock(&s->lock);
-	return epoch;
 }
 
 int segment_writer_open(struct segset *s)
