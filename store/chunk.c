@@ -423,6 +423,16 @@ void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new)
 	pthread_mutex_unlock(&t->lock);
 }
 
+bool chunk_needs_journal(struct chunk_table *t, const struct chunk *c)
+{
+	bool needs;
+
+	pthread_mutex_lock(&t->lock);
+	needs = !c->persisted || c->flight;
+	pthread_mutex_unlock(&t->lock);
+	return needs;
+}
+
 void chunk_db_landed(struct chunk_table *t, uint64_t id, bool was_new)
 {
 	struct chunk *c;

@@ -85,6 +85,9 @@ int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chun
 void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new);
 void chunk_db_landed(struct chunk_table *t, uint64_t id, bool was_new);
 
+/* No durable row may say where it is: the journal has to. */
+bool chunk_needs_journal(struct chunk_table *t, const struct chunk *c);
+
 /* Up to max dead chunks, taken for the reaper. They stay in the table until chunk_reap_done: with
  * done they are freed, else they are dead again. */
 size_t chunk_reap(struct chunk_table *t, struct chunk **ret, size_t max);

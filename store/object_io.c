@@ -135,6 +135,32 @@ static ssize_t put_bytes(struct object *o, const void *buf, size_t len, uint64_t
 	return done ? (ssize_t)done : n;
 }
 
+/* The settled content has a hole in [from, to) from now on. mu held. */
+static int cut_under(struct object *o, uint64_t from, uint64_t to)
+{
+	struct extmap *m = extmap_replace(o->under, from, to, NULL, 0, UINT64_MAX);
+	int r;
+
+	if (!m)
+		return -ENOMEM;
+	o->cut_while_settling |= o->settling;
+	/* In memory in any case: the image is cut already. */
+	r = object_set_under(o, m);
+	if (!r)
+		r = j_put_range(o->store, J_CUT, o->ino, from, to - from);
+	o->cut_unknown = r != 0;
+	return r;
+}
+
+/* What a cut left behind the end, in the extents or in what the journal says of them, must not come
+ * back when the file grows to size. */
+static int before_growth(struct object *o, uint64_t size)
+{
+	if (size <= o->size || (extmap_end(o->under) <= o->size && !o->cut_unknown))
+		return 0;
+	return cut_under(o, o->size, UINT64_MAX);
+}
+
 /* Takes back what a write that failed in part has added to the size: an append tried again must not
  * come behind it. Where others write unseen the end may be theirs. mu held. */
 static void cut_back(struct object *o, uint64_t size)
@@ -163,6 +189,8 @@ static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint6
 	int r;
 
 	r = begin_change(o);
+	if (!r)
+		r = before_growth(o, off + len);
 	if (!r)
 		r = fill_edge(o, first, off, off + len);
 	if (!r)
@@ -370,20 +398,6 @@ int object_read_mapped(struct object *o, size_t len, uint64_t off,
 
 /* ---- truncate, fallocate ---- */
 
-/* The settled content has a hole in [from, to) from now on. mu held. */
-static int cut_under(struct object *o, uint64_t from, uint64_t to)
-{
-	struct extmap *m = extmap_replace(o->under, from, to, NULL, 0, UINT64_MAX);
-	int r;
-
-	if (!m)
-		return -ENOMEM;
-	o->cut_while_settling |= o->settling;
-	/* In memory in any case: the image is cut already. */
-	r = object_set_under(o, m);
-	return r ? r : j_put_range(o->store, J_CUT, o->ino, from, to - from);
-}
-
 /* Sets the image's size and what follows from it. mu and rw (exclusive) held. */
 static int resize(struct object *o, uint64_t size)
 {
@@ -392,9 +406,7 @@ static int resize(struct object *o, uint64_t size)
 
 	if (fd < 0)
 		return fd;
-	/* What a failed cut left behind the end must not come back. */
-	if (size > old && extmap_end(o->under) > old)
-		r = cut_under(o, old, UINT64_MAX);
+	r = before_growth(o, size);
 	if (!r && ftruncate(fd, size))
 		r = -errno;
 	image_wfd_put(o);

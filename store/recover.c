@@ -227,7 +227,7 @@ static int checkpoint_chunks(struct store *s, const struct extmap *m)
 
 		if (!c)
 			return -EUCLEAN;
-		if (!c->persisted || c->flight) {
+		if (chunk_needs_journal(s->chunks, c)) {
 			jc = chunk_record(c);
 			r = journal_checkpoint_put(s->journal, &rec, 1);
 		}

@@ -150,8 +150,7 @@ static int place_cuts(struct settle *t, uint64_t off)
 		if (r)
 			continue;
 		t->held[t->n_held++] = c;
-		if (!c->persisted ||
-		    c->flight) /* a hint: one too many in the journal does no harm */
+		if (chunk_needs_journal(s->chunks, c))
 			t->added[t->n_added++] = c;
 		t->ext[t->exts++] = (struct extent){
 			.off = off + cut->at,

@@ -98,6 +98,7 @@ struct object {
 	uint32_t hidden_epoch; /* raised by each open of a hidden writer */
 	bool settling;
 	bool cut_while_settling;
+	bool cut_unknown; /* the journal took no note of the last cut: again before the file grows */
 	bool discarded;
 	bool unlinked;   /* has no name: nobody settles it but to make room */
 	bool clean_mark; /* the image carries the xattr */
