@@ -12,6 +12,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <unistd.h>
+
+/* Each look for the holders of a file goes through all of /proc. */
+#define NAMED_MAX 20
 
 struct job {
 	const char *xattr, *value;
@@ -72,7 +76,7 @@ static const struct argp evict_argp = {
 	.parser = parse,
 	.args_doc = "PATH...",
 	.doc = "Settles files and whole sessions (directories) and frees the memory they take. A file "
-	       "that is open or mapped is settled and stays; the exit code is then 1.",
+	       "that is open, mapped or pinned is settled and stays; the exit code is then 1.",
 };
 
 static const struct argp prefetch_argp = {
@@ -83,6 +87,40 @@ static const struct argp prefetch_argp = {
 };
 
 /* ---- One file --------------------------------------------------------------------------------- */
+
+static bool is_pinned(const char *path)
+{
+	char pin;
+
+	return getxattr(path, "user.kvfs.pin", &pin, 1) == 1 && pin == '1';
+}
+
+static void complain_busy(struct job *j, const char *path)
+{
+	char users[512] = "";
+	struct stat st;
+
+	j->busy++;
+	if (is_pinned(path)) {
+		complain("%s: pinned, settled but kept hot: 'setfattr -n user.kvfs.pin -v 0' unpins "
+			 "it",
+			 path);
+		return;
+	}
+	if (j->busy > NAMED_MAX) {
+		complain("%s: in use, settled but kept hot: close it and try again", path);
+		return;
+	}
+	if (stat(path, &st) == 0)
+		users_of_file(&st, users, sizeof(users));
+	if (*users)
+		complain("%s: in use by %s, settled but kept hot: close it and try again", path,
+			 users);
+	else
+		complain("%s: in use by a process that is not to be seen from here, settled but "
+			 "kept hot: %s",
+			 path, geteuid() == 0 ? "close it and try again" : "root may see which");
+}
 
 static void complain_file(struct job *j, const char *path, int error)
 {
@@ -95,8 +133,7 @@ static void complain_file(struct job *j, const char *path, int error)
 	}
 	switch (error) {
 	case EBUSY:
-		j->busy++;
-		complain("%s: in use, settled but kept hot: close it and try again", path);
+		complain_busy(j, path);
 		break;
 	case EAGAIN:
 		j->busy++;

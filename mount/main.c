@@ -97,8 +97,8 @@ static int run_command(const struct command *c, int argc, char **argv)
 	return c->run(argc, argv);
 }
 
-/* mount.fuse3 runs the program named in the type of fuse.kvfs with the source first, which, other
- * than a command, has a slash in it. */
+/* For the type fuse.kvfs mount(8) calls mount.fuse3, which runs kvfs from PATH with the source first;
+ * other than a command, that has a slash in it. */
 static bool is_bare_mount(int argc, char **argv)
 {
 	return argc >= 3 && argv[1][0] != '-' && strchr(argv[1], '/');
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
 	struct chosen c = { 0 };
 
 	argp_err_exit_status = KVFS_EXIT_USAGE;
-	if (!strcmp(self, "mount.kvfs") || !strcmp(self, "mount.fuse.kvfs"))
+	if (!strcmp(self, "mount.kvfs"))
 		return cmd_mount_helper(argc, argv);
 	if (is_bare_mount(argc, argv))
 		return run_command(&commands[0], argc, argv);

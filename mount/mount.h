@@ -141,9 +141,11 @@ int mount_remove(const char *point, bool lazy);
 int mountpoint_prepare(const char *path, char ret[static PATH_MAX]);
 
 /* ---- users.c -----------------------------------------------------------------------------------
- * The processes that hold something of the device open, as "PID (name), ...", for a message; ""
- * when none is to be seen. Looks at a bounded number of descriptors. */
+ * The processes that hold something of the mount, or that file, open or mapped, as "PID (name),
+ * ...", for a message; "" when none is to be seen. Looks at a bounded number of descriptors. */
 void users_of_mount(const struct mount_entry *m, char *ret, size_t size);
+struct stat;
+void users_of_file(const struct stat *st, char *ret, size_t size);
 
 /* ---- daemon.c: what makes a process a daemon ---------------------------------------------------
  */
@@ -167,7 +169,7 @@ struct mount_request {
 	const char *store;
 	const char *mountpoint;
 	bool foreground;
-	bool fake; /* check everything that can be checked, mount nothing */
+	bool fake; /* check the options, look at nothing else and mount nothing */
 	struct mount_options opt;
 };
 /* Mounts and, in the daemon or with foreground, serves until unmounted. The exit code. */

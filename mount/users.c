@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who keeps a mount busy. Reads /proc as far as the caller may; a hint for a message, never a base
- * for a decision.
+ * Who keeps a mount, or a file on it, busy. Reads /proc as far as the caller may; a hint for a
+ * message, never a base for a decision.
  */
 #include "mount/mount.h"
 
@@ -18,17 +18,27 @@
 #define LOOKS_MAX 200000
 #define NAMES_MAX 5
 
+struct sought {
+	unsigned major, minor; /* of the device */
+	uint64_t ino;          /* 0: whatever lies on it */
+};
+
+static bool is_sought(const struct sought *s, unsigned major, unsigned minor, uint64_t ino)
+{
+	return major == s->major && minor == s->minor && (!s->ino || ino == s->ino);
+}
+
 /* AT_NO_AUTOMOUNT and DONT_SYNC: never wait for a file system to answer. */
-static bool on_device(int dir, const char *name, const struct mount_entry *m)
+static bool leads_there(int dir, const char *name, const struct sought *s)
 {
 	struct statx sx;
 
-	if (statx(dir, name, AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &sx) < 0)
+	if (statx(dir, name, AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &sx) < 0)
 		return false;
-	return sx.stx_dev_major == m->major && sx.stx_dev_minor == m->minor;
+	return is_sought(s, sx.stx_dev_major, sx.stx_dev_minor, sx.stx_ino);
 }
 
-static bool has_descriptor(int proc, const struct mount_entry *m, unsigned *looks)
+static bool has_descriptor(int proc, const struct sought *s, unsigned *looks)
 {
 	int fd = openat(proc, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -42,19 +52,20 @@ static bool has_descriptor(int proc, const struct mount_entry *m, unsigned *look
 	}
 	while (!found && *looks < LOOKS_MAX && (e = readdir(d))) {
 		(*looks)++;
-		found = on_device(dirfd(d), e->d_name, m);
+		found = leads_there(dirfd(d), e->d_name, s);
 	}
 	closedir(d);
 	return found;
 }
 
-/* Addresses, permissions, offset, device, inode, name: the device is what is asked for. */
-static bool has_mapping(int proc, const struct mount_entry *m)
+/* Addresses, permissions, offset, device, inode, name. */
+static bool has_mapping(int proc, const struct sought *s)
 {
 	int fd = openat(proc, "maps", O_RDONLY | O_CLOEXEC);
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
 	char line[PATH_MAX + 128];
 	unsigned major, minor;
+	unsigned long ino;
 	bool found = false;
 
 	if (!f) {
@@ -63,17 +74,17 @@ static bool has_mapping(int proc, const struct mount_entry *m)
 		return false;
 	}
 	while (!found && fgets(line, sizeof(line), f))
-		found = sscanf(line, "%*s %*s %*s %x:%x", &major, &minor) == 2 &&
-			major == m->major && minor == m->minor;
+		found = sscanf(line, "%*s %*s %*s %x:%x %lu", &major, &minor, &ino) == 3 &&
+			is_sought(s, major, minor, ino);
 	fclose(f);
 	return found;
 }
 
-static bool process_uses(int proc, const struct mount_entry *m, unsigned *looks)
+static bool process_uses(int proc, const struct sought *s, unsigned *looks)
 {
 	*looks += 2;
-	return on_device(proc, "cwd", m) || on_device(proc, "root", m) ||
-	       has_descriptor(proc, m, looks) || has_mapping(proc, m);
+	return leads_there(proc, "cwd", s) || leads_there(proc, "root", s) ||
+	       has_descriptor(proc, s, looks) || has_mapping(proc, s);
 }
 
 static void name_process(int proc, const char *pid, char *ret, size_t size)
@@ -91,7 +102,7 @@ static void name_process(int proc, const char *pid, char *ret, size_t size)
 		 *comm ? ")" : "");
 }
 
-void users_of_mount(const struct mount_entry *m, char *ret, size_t size)
+static void find_users(const struct sought *s, char *ret, size_t size)
 {
 	DIR *d = opendir("/proc");
 	unsigned looks = 0, found = 0;
@@ -105,14 +116,33 @@ void users_of_mount(const struct mount_entry *m, char *ret, size_t size)
 
 		if (e->d_name[0] < '0' || e->d_name[0] > '9')
 			continue;
+		/* What this process has inherited from the shell tells the user nothing. */
+		if (s->ino && atoi(e->d_name) == (int)getpid())
+			continue;
 		proc = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (proc < 0)
 			continue;
-		if (process_uses(proc, m, &looks)) {
+		if (process_uses(proc, s, &looks)) {
 			name_process(proc, e->d_name, ret, size);
 			found++;
 		}
 		close(proc);
 	}
 	closedir(d);
+}
+
+void users_of_mount(const struct mount_entry *m, char *ret, size_t size)
+{
+	struct sought s = { .major = m->major, .minor = m->minor };
+
+	find_users(&s, ret, size);
+}
+
+void users_of_file(const struct stat *st, char *ret, size_t size)
+{
+	struct sought s = { .major = major(st->st_dev),
+			    .minor = minor(st->st_dev),
+			    .ino = st->st_ino };
+
+	find_users(&s, ret, size);
 }

@@ -9,15 +9,12 @@
  *	                       "err ENAME" or "bad EXPLANATION" (content that is not what it should be)
  *
  * Commands (H names a handle, M a mapping; numbers take K, M, G; SEED as in pattern.h):
- *	open H PATH FLAG,... [MODE]     close H              dup H2 H
+ *	open H PATH FLAG,... [MODE]     close H
  *	pwrite H OFF LEN SEED [BS]      pread H OFF LEN SEED [BS]   in pieces of BS (1M)
  *	write H LEN SEED                as pwrite, at the position; the pattern starts at 0
- *	wfile H PATH                    writes what PATH holds, at the position
  *	cmp H PATH                      the whole of H, by pread, against PATH
- *	same H H2                       two handles, by pread
  *	map M H OFF LEN PROT FLAG,...   unmap M              msync M
  *	store M OFF LEN SEED FILEOFF    load M OFF LEN SEED FILEOFF
- *	mcmp M PATH                     the whole mapping against PATH
  *	fsync H | fdatasync H | ftruncate H SIZE | truncate PATH SIZE
  *	fallocate H keep,punch,zero,collapse,insert|0 OFF LEN
  *	lseek H OFF set|end|data|hole   setfl H FLAG,...|0   fstat H FIELD   stat PATH FIELD
@@ -282,30 +279,6 @@ static int do_pread(int fd, int64_t off, int64_t len, uint64_t seed, size_t bs)
 	return 0;
 }
 
-static int do_wfile(int fd, const char *path)
-{
-	unsigned char *buf = buffer(1 << 20);
-	int in = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t r, w;
-
-	if (in < 0)
-		usage("cannot open", path);
-	while ((r = read(in, buf, 1 << 20)) > 0) {
-		w = write(fd, buf, r);
-		if (w < 0) {
-			w = -errno;
-			close(in);
-			return w;
-		}
-		if (w != r) {
-			snprintf(wrong, sizeof(wrong), "short write: %zd of %zd", w, r);
-			break;
-		}
-	}
-	close(in);
-	return 0;
-}
-
 /* Compares what two descriptors hold, by pread. */
 static int compare(int a, int b)
 {
@@ -376,24 +349,6 @@ static int do_load(const struct mapping *m, int64_t off, int64_t len, uint64_t s
 
 	if (ok != (size_t)len)
 		bad_byte(at + ok, m->addr[off + ok], seed);
-	return 0;
-}
-
-static int do_mcmp(const struct mapping *m, const char *path)
-{
-	FILE *f = fopen(path, "re");
-	int c;
-	size_t i = 0;
-
-	if (!f)
-		usage("cannot open", path);
-	while ((c = getc_unlocked(f)) != EOF && i < m->len && m->addr[i] == c)
-		i++;
-	if (c != EOF && i < m->len)
-		snprintf(wrong, sizeof(wrong), "byte %zu is 0x%02x, not 0x%02x", i, m->addr[i], c);
-	else if (c != EOF || i < m->len)
-		snprintf(wrong, sizeof(wrong), "lengths differ after %zu bytes", i);
-	fclose(f);
 	return 0;
 }
 
@@ -504,14 +459,6 @@ static int run_file(int argc, char **a, bool *known)
 		h->name[0] = 0;
 		return RC(close(h->fd));
 	}
-	if (!strcmp(a[0], "dup") && argc == 3) {
-		int fd = dup(fd_of(a[2]));
-
-		if (fd < 0)
-			return -errno;
-		handle_find(a[1], true)->fd = fd;
-		return 0;
-	}
 	if (!strcmp(a[0], "pwrite") && argc >= 5)
 		return do_pwrite(fd_of(a[1]), number_of(a[2]), number_of(a[3]), number_of(a[4]),
 				 argc > 5 ? number_of(a[5]) : 1 << 20, false);
@@ -521,12 +468,8 @@ static int run_file(int argc, char **a, bool *known)
 	if (!strcmp(a[0], "pread") && argc >= 5)
 		return do_pread(fd_of(a[1]), number_of(a[2]), number_of(a[3]), number_of(a[4]),
 				argc > 5 ? number_of(a[5]) : 1 << 20);
-	if (!strcmp(a[0], "wfile") && argc == 3)
-		return do_wfile(fd_of(a[1]), a[2]);
 	if (!strcmp(a[0], "cmp") && argc == 3)
 		return compare_path(fd_of(a[1]), a[2]);
-	if (!strcmp(a[0], "same") && argc == 3)
-		return compare(fd_of(a[1]), fd_of(a[2]));
 	if (!strcmp(a[0], "fsync") && argc == 2)
 		return RC(fsync(fd_of(a[1])));
 	if (!strcmp(a[0], "fdatasync") && argc == 2)
@@ -587,8 +530,6 @@ static int run_mapping(int argc, char **a, bool *known)
 	if (!strcmp(a[0], "load") && argc == 6)
 		return do_load(mapping_range(a[1], number_of(a[2]), number_of(a[3])),
 			       number_of(a[2]), number_of(a[3]), number_of(a[4]), number_of(a[5]));
-	if (!strcmp(a[0], "mcmp") && argc == 3)
-		return do_mcmp(mapping_find(a[1], false), a[2]);
 	*known = false;
 	return 0;
 }
