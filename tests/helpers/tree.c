@@ -93,6 +93,13 @@ static char **names_of(const char *dir, size_t *ret_n)
 	return list;
 }
 
+static void free_names(char **list, size_t n)
+{
+	while (n)
+		free(list[--n]);
+	free(list);
+}
+
 static void kv_read(const char *dir)
 {
 	size_t n;
@@ -116,6 +123,7 @@ static void kv_read(const char *dir)
 		close(fd);
 		kv_count++;
 	}
+	free_names(names, n);
 }
 
 static void fill(unsigned char *buf, size_t len)
@@ -294,6 +302,7 @@ static void make(const char *top, unsigned files, uint64_t bytes)
 			dress(dirs[s], true);
 		}
 	}
+	free_names(dirs, sessions);
 }
 
 static void make_small(const char *top, unsigned files, size_t size)
