@@ -18,6 +18,7 @@ struct row {
 	enum row_kind kind;
 	uint32_t version;
 	bool was_in_db;
+	bool extra; /* a directory, for its count alone: its names are not in the batch */
 };
 
 struct name {
@@ -25,6 +26,7 @@ struct name {
 	struct inode *to;  /* NULL: removed */
 	struct inode *old; /* in meta.db before */
 	uint64_t id;
+	uint64_t seq; /* what the name is dirty since, once this has landed */
 	uint32_t version;
 	bool gap;
 };
@@ -44,6 +46,7 @@ struct batch {
 	struct name *names;
 	struct value *values;
 	size_t n_rows, n_names, n_values;
+	uint64_t seq; /* fs->dirty_seq when it was taken */
 	bool files;
 };
 
@@ -94,6 +97,8 @@ static void take_name(struct batch *b, struct dentry *d, struct inode *to)
 		.to = to,
 		.old = d->db_inode,
 		.id = d->id,
+		/* One that is only taken from its old owner is owed to the new one as long as before. */
+		.seq = to == d->inode ? b->seq : d->dirty_since,
 		.version = d->version,
 		.gap = d->gap,
 	};
@@ -166,6 +171,7 @@ static void take_extra(struct batch *b, const struct closure *c)
 		if (p->dir.delta && !closure_has(c, p) && !p->dir.extra) {
 			p->dir.extra = true;
 			take_row(b, p, false);
+			b->rows[b->n_rows - 1].extra = true;
 		}
 	}
 	for (size_t k = 0; k < b->n_names; k++) {
@@ -249,6 +255,7 @@ int batch_take(struct closure *c, struct batch **ret)
 	if (!b)
 		return -ENOMEM;
 	b->fs = c->fs;
+	b->seq = ++c->fs->dirty_seq;
 	b->names = calloc(names + 1, sizeof(*b->names));
 	b->values = calloc(values + 1, sizeof(*b->values));
 	/* Each name may bring its directory along. */
@@ -397,7 +404,8 @@ static void land(struct batch *b)
 	for (size_t k = 0; k < b->n_rows; k++)
 		clean_row(&b->rows[k]);
 	for (size_t k = 0; k < b->n_names; k++)
-		dentry_land(b->fs, b->names[k].d, b->names[k].d->version == b->names[k].version);
+		dentry_land(b->fs, b->names[k].d, b->names[k].d->version == b->names[k].version,
+			    b->names[k].seq);
 	b->fs->commit_seq++;
 }
 
@@ -409,14 +417,18 @@ static void turn_back(struct batch *b)
 		dentry_turn_back(b->fs, b->names[k].d, b->names[k].old, b->names[k].gap);
 }
 
-static void let_go(struct fs *fs, struct row *row)
+static void let_go(struct batch *b, struct row *row, bool landed)
 {
+	struct fs *fs = b->fs;
 	struct inode *i = row->i;
 
 	if (inode_is_file(i))
 		i->file.committing = false;
 	object_unref(row->o);
 	inode_update_dirty(fs, i);
+	/* What is dirty of it still came after the snapshot, be it while that was written. */
+	if (landed && !row->extra)
+		i->dirty_since = b->seq;
 	inode_put(fs, i);
 }
 
@@ -433,6 +445,6 @@ void batch_end(struct batch *b, int result)
 	for (size_t k = 0; k < b->n_names; k++)
 		dentry_put(fs, b->names[k].d);
 	for (size_t k = 0; k < b->n_rows; k++)
-		let_go(fs, &b->rows[k]);
+		let_go(b, &b->rows[k], result == 0);
 	batch_free(b);
 }

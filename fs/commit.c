@@ -22,7 +22,8 @@ struct commit_request {
 	struct list link;
 	struct inode **seeds; /* held by who waits */
 	size_t n;
-	bool all;
+	bool all; /* everything that was dirty when fs->dirty_seq was upto */
+	uint64_t upto;
 	bool done;
 	int result;             /* -EAGAIN: settle what is in blocked, and ask again */
 	struct inode **blocked; /* held, for who waits to put */
@@ -152,22 +153,54 @@ static bool is_deferred(const struct inode *i, int pass)
 	return pass == 0 && inode_is_dir(i) && !i->a.nlink && !list_empty(&i->dir.dirty_names);
 }
 
-/* The next batch of a pass. False when all were tried. */
-static bool fill(struct fs *fs, struct closure *c, int pass, struct commit_request *q)
+/* What comes to the list while a pass is at work stands behind all that was there, and is left to
+ * the next one: a round ends, however busy the mount is. */
+struct pass {
+	int number;
+	uint64_t upto; /* what is dirty since then or before */
+	size_t left;   /* to be tried, of those that were dirty at the beginning */
+	struct commit_request *q;
+};
+
+/* A name may be older than who has it: that one is asked for in place of whom it has replaced. */
+static bool is_asked_for(const struct inode *i, uint64_t upto)
 {
+	struct list *l;
+
+	if (i->dirty_since <= upto)
+		return true;
+	if (!i->n_dirty_names)
+		return false;
+	list_for_each(l, &i->names)
+	{
+		struct dentry *d = list_entry(l, struct dentry, names);
+
+		if (d->dirty && d->dirty_since <= upto)
+			return true;
+	}
+	return false;
+}
+
+/* The next batch of a pass. False when all were tried. */
+static bool fill(struct fs *fs, struct closure *c, struct pass *p)
+{
+	struct commit_request *q = p->q;
+
 	for (unsigned tried = 0; tried < BATCH && c->n < BATCH; tried++) {
 		struct inode *i;
 		int r;
 
-		if (list_empty(&fs->dirty))
+		if (list_empty(&fs->dirty) || !p->left)
 			return false;
 		i = list_entry(fs->dirty.next, struct inode, dirty_link);
 		if (i->round == fs->round)
 			return false;
+		p->left--;
 		i->round = fs->round;
 		list_del(&i->dirty_link);
 		list_add_tail(&fs->dirty, &i->dirty_link);
-		if (is_deferred(i, pass) || (!q && may_wait(fs, i)))
+		if (!is_asked_for(i, p->upto) || is_deferred(i, p->number) ||
+		    (!q && may_wait(fs, i)))
 			continue;
 		r = closure_add(c, i);
 		if (!q)
@@ -182,17 +215,18 @@ static bool fill(struct fs *fs, struct closure *c, int pass, struct commit_reque
 	return true;
 }
 
-static int run_pass(struct fs *fs, int pass, struct commit_request *q)
+static int run_pass(struct fs *fs, struct pass *p)
 {
 	bool more = true;
 	int r = 0;
 
 	fs->round++;
+	p->left = fs->n_dirty;
 	while (more && r == 0) {
 		struct closure c;
 
 		closure_begin(&c, fs);
-		more = fill(fs, &c, pass, q);
+		more = fill(fs, &c, p);
 		r = write_closure(fs, &c);
 		if (!c.n) {
 			ns_unlock(fs);
@@ -209,9 +243,24 @@ static int run_pass(struct fs *fs, int pass, struct commit_request *q)
 /* Everything that is ready; q: for whom, NULL in the background. */
 static int run_round(struct fs *fs, struct commit_request *q)
 {
-	int r = run_pass(fs, 0, q);
+	struct pass p = { .q = q, .upto = q ? q->upto : fs->dirty_seq };
+	int r = run_pass(fs, &p);
 
-	return r ? r : run_pass(fs, 1, q);
+	p.number = 1;
+	return r ? r : run_pass(fs, &p);
+}
+
+/* Something asked for is not committed: it came by its name while the round was at work. */
+static bool is_left(struct fs *fs, const struct commit_request *q)
+{
+	struct list *l;
+
+	list_for_each(l, &fs->dirty)
+	{
+		if (is_asked_for(list_entry(l, struct inode, dirty_link), q->upto))
+			return true;
+	}
+	return false;
 }
 
 /* A request for everything. False when it must wait for a settle to end. */
@@ -223,6 +272,8 @@ static bool serve_all(struct fs *fs, struct commit_request *q)
 	r = run_round(fs, q);
 	if (r == 0)
 		r = q->n_blocked ? -EAGAIN : q->result;
+	if (r == 0 && is_left(fs, q))
+		r = -EAGAIN;
 	if (r == -EBUSY)
 		return false;
 	list_del(&q->link);
@@ -453,6 +504,11 @@ int commit_all(struct fs *fs)
 	int s;
 
 	list_init(&q.link);
+	/* After the settles: by them files with new content have become dirty. Younger ones are others'
+	 * concern, else a busy mount would never be through. */
+	ns_lock(fs);
+	q.upto = fs->dirty_seq;
+	ns_unlock(fs);
 	s = request(fs, &q);
 	return r ? r : s;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * control: tier, stored, idle_for and load_us to be read; pin, evict and prefetch to be set. On a
- * directory they mean all regular files below it.
+ * directory they mean the regular files below it that are the caller's to see, or to set.
  */
 #include "fs/control.h"
 
@@ -124,8 +124,9 @@ static bool has_controls(const struct inode *i)
 	return inode_is_file(i) || inode_is_dir(i);
 }
 
-ssize_t control_get(struct fs *fs, struct inode *i, const char *name, char *buf, size_t size)
+ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *buf, size_t size)
 {
+	struct fs *fs = req_fs(c->req);
 	struct sum s = { .fs = fs };
 	int r;
 
@@ -139,7 +140,7 @@ ssize_t control_get(struct fs *fs, struct inode *i, const char *name, char *buf,
 	}
 	if (!is_sum(name))
 		return -ENODATA;
-	r = walk_files(fs, i, add_file, &s);
+	r = walk_files(c, i, false, add_file, &s);
 	return r < 0 ? r : print_sum(&s, name, buf, size);
 }
 
@@ -243,10 +244,11 @@ static void evict_one(struct eviction *e, struct inode *i)
 		e->error = r;
 }
 
-static int evict(struct fs *fs, struct inode *i, enum object_tier to)
+static int evict(struct caller *c, struct inode *i, enum object_tier to)
 {
+	struct fs *fs = req_fs(c->req);
 	struct eviction e = { .fs = fs, .to = to };
-	int r = walk_files(fs, i, settle_file, &e);
+	int r = walk_files(c, i, true, settle_file, &e);
 
 	if (r == 0)
 		r = commit_inodes(fs, e.v, e.n);
@@ -339,13 +341,16 @@ static int pin_file(void *arg, struct inode *i)
 	return r;
 }
 
-static int pin(struct fs *fs, struct inode *i, bool on)
+static int pin(struct caller *c, struct inode *i, bool on)
 {
+	struct fs *fs = req_fs(c->req);
 	struct pinning p = { fs, on };
-	/* New files of a pinned directory are pinned too. */
-	int r = inode_is_dir(i) ? set_flag(fs, i, on) : 0;
+	int r = 0;
 
-	return r ? r : walk_files(fs, i, pin_file, &p);
+	/* New files of a pinned directory are pinned too, everybody's: that is its owner's to say. */
+	if (inode_is_dir(i) && (c->uid == 0 || c->uid == i->a.uid))
+		r = set_flag(fs, i, on);
+	return r ? r : walk_files(c, i, true, pin_file, &p);
 }
 
 /* ---- setting ---- */
@@ -358,7 +363,7 @@ static bool is_word(const char *value, size_t len, const char *word)
 	return len == strlen(word) && !memcmp(value, word, len);
 }
 
-int control_set(struct fs *fs, struct inode *i, const char *name, const char *value, size_t len)
+int control_set(struct caller *c, struct inode *i, const char *name, const char *value, size_t len)
 {
 	if (!has_controls(i))
 		return -EPERM;
@@ -366,15 +371,17 @@ int control_set(struct fs *fs, struct inode *i, const char *name, const char *va
 		return -EPERM;
 	if (!strcmp(name, "evict")) {
 		if (is_word(value, len, "cold"))
-			return evict(fs, i, TIER_COLD);
-		return is_word(value, len, "warm") ? evict(fs, i, TIER_WARM) : -EINVAL;
+			return evict(c, i, TIER_COLD);
+		return is_word(value, len, "warm") ? evict(c, i, TIER_WARM) : -EINVAL;
 	}
 	if (!strcmp(name, "prefetch"))
-		return is_word(value, len, "1") ? walk_files(fs, i, prefetch_file, fs) : -EINVAL;
+		return is_word(value, len, "1") ?
+			       walk_files(c, i, true, prefetch_file, req_fs(c->req)) :
+			       -EINVAL;
 	if (!strcmp(name, "pin")) {
 		if (is_word(value, len, "1"))
-			return pin(fs, i, true);
-		return is_word(value, len, "0") ? pin(fs, i, false) : -EINVAL;
+			return pin(c, i, true);
+		return is_word(value, len, "0") ? pin(c, i, false) : -EINVAL;
 	}
 	return -EINVAL;
 }

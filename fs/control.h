@@ -10,9 +10,26 @@
 
 /* The part of the name after "user.kvfs."; NULL when it is another attribute. */
 const char *control_name(const char *xattr);
-/* The value as text; its length, or -ENODATA and other errors. i is held, the lock is not. */
-ssize_t control_get(struct fs *fs, struct inode *i, const char *name, char *buf, size_t size);
-int control_set(struct fs *fs, struct inode *i, const char *name, const char *value, size_t len);
+
+/* Who asks, until the reply. The kernel has checked what the request may do to the file or directory
+ * it names, but knows nothing of what lies below. */
+#define CALLER_GROUPS 256
+struct caller {
+	fuse_req_t req;
+	uid_t uid;
+	gid_t gid;
+	int n_groups; /* -1: not asked for yet */
+	gid_t groups[CALLER_GROUPS];
+};
+void caller_init(struct caller *c, fuse_req_t req);
+/* Whether the caller may list the directory and look up names in it; the lock is held. */
+bool caller_may_enter(struct caller *c, const struct inode *dir);
+
+/* The value as text; its length, or -ENODATA and other errors. i is held, the lock is not. Of a
+ * directory: the sum of what the caller can reach. */
+ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *buf, size_t size);
+/* Of a directory: for the caller's own files that it can reach; root's are all. */
+int control_set(struct caller *c, struct inode *i, const char *name, const char *value, size_t len);
 
 /*
  * Settles, commits, and drops what is in the way of the tier. Waits so long for handles that are
@@ -20,9 +37,11 @@ int control_set(struct fs *fs, struct inode *i, const char *name, const char *va
  */
 int control_evict_file(struct fs *fs, struct inode *i, enum object_tier to, int wait_ms);
 
-/* walk.c: calls fn for every regular file below a held directory, or for a held file; the inode is
- * held during the call. A non-zero return ends the walk. -E2BIG: more than WALK_LIMIT. */
+/* walk.c: calls fn for a held file, or for every regular file below a held directory that the caller
+ * can reach; own: only its own, unless it is root. The inode is held during the call. A non-zero
+ * return ends the walk. -E2BIG: more than WALK_LIMIT. */
 #define WALK_LIMIT 1000000u
-int walk_files(struct fs *fs, struct inode *top, int (*fn)(void *arg, struct inode *i), void *arg);
+int walk_files(struct caller *c, struct inode *top, bool own, int (*fn)(void *arg, struct inode *i),
+	       void *arg);
 
 #endif

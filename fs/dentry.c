@@ -217,6 +217,7 @@ void dentry_put(struct fs *fs, struct dentry *d)
 void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_t id)
 {
 	struct inode *old = d->inode;
+	bool was_dirty = d->dirty;
 
 	unlist(fs, d);
 	if (old && inode && old != inode)
@@ -227,6 +228,8 @@ void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_
 	if (!inode)
 		d->gap = true;
 	d->dirty = d->inode || d->db_inode || d->flight;
+	if (!was_dirty)
+		d->dirty_since = ++fs->dirty_seq;
 	if (!d->dirty)
 		d->gap = false;
 	enlist(fs, d);
@@ -256,9 +259,10 @@ void dentry_take_off(struct fs *fs, struct dentry *d, struct inode *to)
 	rebase(fs, d, to, true);
 }
 
-void dentry_land(struct fs *fs, struct dentry *d, bool unchanged)
+void dentry_land(struct fs *fs, struct dentry *d, bool unchanged, uint64_t seq)
 {
 	d->flight = false;
+	d->dirty_since = seq;
 	/* One that was only taken from its old owner is still to be given to the new one. */
 	rebase(fs, d, d->db_inode,
 	       (d->inode || d->db_inode) && !(unchanged && d->inode == d->db_inode));

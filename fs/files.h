@@ -83,6 +83,7 @@ enum handle_mode {
 struct handle {
 	enum handle_mode mode;
 	bool write, hidden;  /* as object_handle_begin() was told */
+	uint64_t granted;    /* by store_grant(); 0: nothing */
 	struct inode *inode; /* kept by nopen; NULL for text */
 	struct object *o;    /* files, with a reference */
 	uint32_t error_seen; /* of inode->file.error_seq; fs->lock */

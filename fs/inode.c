@@ -192,6 +192,7 @@ void inode_update_dirty(struct fs *fs, struct inode *i)
 	if (dirty && list_empty(&i->dirty_link)) {
 		list_add_tail(&fs->dirty, &i->dirty_link);
 		fs->n_dirty++;
+		i->dirty_since = ++fs->dirty_seq;
 	} else if (!dirty && !list_empty(&i->dirty_link)) {
 		list_del(&i->dirty_link);
 		fs->n_dirty--;

@@ -106,6 +106,8 @@ struct inode {
 	struct list names;      /* dentry.names: what names it now */
 	struct list lost;       /* dentry.lost: what names it in meta.db and does not now */
 	struct list dirty_link; /* on fs->dirty */
+	uint64_t dirty_since;   /* fs->dirty_seq when it became dirty, or when the last snapshot was
+	                           taken that landed: what meta.db lacks of it is not older */
 	uint64_t round;         /* the commit round that has tried it */
 	uint64_t mark;          /* the closure that has it */
 	uint64_t replaced_by;   /* inode number of who took its name without a gap; 0 */
@@ -172,6 +174,7 @@ struct dentry {
 	struct list child;      /* on parent->dir.dirty_names while dirty, on fs->vacant while clean
 	                           and vacant */
 	uint64_t id;            /* the cookie */
+	uint64_t dirty_since;   /* as that of inodes; whoever has the name now */
 	uint32_t need;
 	uint32_t version;
 	uint32_t refs; /* operations at work */
@@ -196,11 +199,11 @@ void dentry_put(struct fs *fs, struct dentry *d);
 void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_t id);
 /*
  * A transaction that gives the name to an inode (NULL: removes it) is on its way: what changes from
- * here on changes from there. It lands, unchanged: the name is still what it was at take-off; or it
- * turns back to what was before.
+ * here on changes from there. It lands, unchanged: the name is still what it was at take-off; what it
+ * lacks from then on is as old as seq. Or it turns back to what was before.
  */
 void dentry_take_off(struct fs *fs, struct dentry *d, struct inode *to);
-void dentry_land(struct fs *fs, struct dentry *d, bool unchanged);
+void dentry_land(struct fs *fs, struct dentry *d, bool unchanged, uint64_t seq);
 void dentry_turn_back(struct fs *fs, struct dentry *d, struct inode *db_inode, bool gap);
 /* Takes it out of the cache; clean and without references. Its parent may be dropped with it. */
 void dentry_drop(struct fs *fs, struct dentry *d);

@@ -29,6 +29,7 @@ struct opening {
 	uint64_t largest; /* of its directory */
 	uint32_t error_seq;
 	int backing_id;
+	uint64_t granted; /* bytes; 0: no grant */
 	bool hidden;
 	enum handle_mode mode;
 };
@@ -131,11 +132,25 @@ static bool prepare(struct opening *op)
 
 /* An image under a backing id cannot give blocks back before its last close, so the pool must have
  * room for what the writer may make of it. */
-static bool may_grow(const struct opening *op)
+static bool may_grow(struct opening *op, bool unseen)
 {
 	uint64_t want = op->largest * 2 > ADMIT_MIN ? op->largest * 2 : ADMIT_MIN;
 
-	return store_admits_writer(op->fs->store, want);
+	if (!atomic_load(&op->fs->passthrough))
+		return false;
+	/* Amendments seldom make a file grow. */
+	if (!op->new_content)
+		return store_admits_writer(op->fs->store, want);
+	if (store_grant(op->fs->store, want, unseen))
+		op->granted = want;
+	return op->granted;
+}
+
+static void end_grant(struct opening *op)
+{
+	if (op->granted)
+		store_grant_end(op->fs->store, op->granted);
+	op->granted = 0;
 }
 
 /* The kernel may write new content into the image unseen. */
@@ -143,7 +158,7 @@ static bool may_write_unseen(const struct opening *op)
 {
 	return op->new_content && (op->flags & O_ACCMODE) == O_WRONLY &&
 	       !(op->flags & (O_DIRECT | O_SYNC | O_DSYNC)) && !op->privileged &&
-	       memcg_is_ours(op->fs, op->pid) && may_grow(op);
+	       memcg_is_ours(op->fs, op->pid);
 }
 
 /* Through a writable mapping a foreign process would be charged for pages of the image. */
@@ -155,10 +170,12 @@ static bool may_map(const struct opening *op)
 /* open_lock is held. */
 static int choose(struct opening *op, bool image)
 {
+	bool plain = image && op->write && may_write_unseen(op) && may_grow(op, true);
+	bool room = plain || !op->write || (image && !op->held && may_grow(op, false));
 	struct backing_want want = {
 		.write = op->write,
-		.plain = op->write && may_write_unseen(op),
-		.image = image && (op->held || (may_map(op) && (!op->write || may_grow(op)))),
+		.plain = plain,
+		.image = image && (op->held || (may_map(op) && room)),
 		.held = op->held,
 	};
 	int r;
@@ -170,14 +187,18 @@ static int choose(struct opening *op, bool image)
 		      (op->mode == HANDLE_BACKED && (op->flags & O_ACCMODE) == O_RDWR));
 	if (!op->write)
 		return 0;
+	if (op->mode != HANDLE_PASSTHROUGH && op->mode != HANDLE_BACKED)
+		end_grant(op);
 	if (op->hidden) {
 		ns_lock(op->fs);
 		object_know_mtime(op->o, &op->i->a.mtime);
 		ns_unlock(op->fs);
 	}
 	r = object_handle_begin(op->o, true, op->hidden);
-	if (r)
+	if (r) {
 		backing_end(op->fs, op->i, op->mode);
+		end_grant(op);
+	}
 	return r;
 }
 
@@ -223,6 +244,7 @@ static int make_handle(struct opening *op, struct fuse_file_info *fi)
 		h->o = op->o;
 		h->write = op->write;
 		h->hidden = op->hidden;
+		h->granted = op->granted;
 		h->error_seen = op->error_seq;
 		describe(op, fi);
 		return 0;
@@ -233,6 +255,7 @@ static int make_handle(struct opening *op, struct fuse_file_info *fi)
 	backing_end(op->fs, op->i, op->mode);
 	pthread_mutex_unlock(open_lock(op->fs, op->i->ino));
 	object_handle_end(op->o, op->write, op->hidden);
+	end_grant(op);
 	return r;
 }
 
@@ -330,6 +353,8 @@ void open_end(struct fs *fs, struct handle *h)
 		backing_end(fs, i, h->mode);
 		pthread_mutex_unlock(open_lock(fs, i->ino));
 		object_handle_end(h->o, h->write, h->hidden);
+		if (h->granted)
+			store_grant_end(fs->store, h->granted);
 	}
 	if (i) {
 		ns_lock(fs);
@@ -384,12 +409,37 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	let_go(fs, i, false);
 }
 
-/* i is held and was looked up once for this reply. */
-static void reply_create(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool fresh)
+/* The kernel goes on believing that the name is vacant, so it must become that again. Unless the file
+ * was looked up otherwise meanwhile: then it knows better. Without memory or room in the journal the
+ * name stays. */
+static void unmake(struct fs *fs, uint64_t parent, const char *name, struct inode *i)
+{
+	struct inode *p;
+	struct dentry *d;
+	struct nsop op;
+
+	ns_lock(fs);
+	if (namei_load(fs, parent, name, &p, &d) == 0) {
+		if (d->inode == i && i->a.nlink == 1 && i->nlookup == 1) {
+			nsop_begin(&op, fs);
+			nsop_touch(&op, i, false)->nlink = 0;
+			nsop_touch(&op, p, true);
+			nsop_name(&op, d, NULL);
+			nsop_run(&op);
+		}
+		dentry_put(fs, d);
+		inode_put(fs, p);
+	}
+	ns_unlock(fs);
+}
+
+/* i was just made, is held and was looked up once for this reply; name is NULL if it has none. */
+static void reply_create(fuse_req_t req, uint64_t parent, const char *name, struct inode *i,
+			 struct fuse_file_info *fi)
 {
 	struct fs *fs = req_fs(req);
 	struct fuse_entry_param e;
-	int r = open_file(req, i, fi, fresh);
+	int r = open_file(req, i, fi, true);
 	bool taken = false;
 
 	if (r == 0) {
@@ -397,37 +447,19 @@ static void reply_create(fuse_req_t req, struct inode *i, struct fuse_file_info 
 		if (r)
 			open_end(fs, handle_take(&fs->handles, fi->fh));
 	}
+	/* Before the answer: the next request for this name may come right behind it. */
+	if (r && name)
+		unmake(fs, parent, name, i);
 	if (r)
 		fuse_reply_err(req, -r);
 	else
 		taken = fuse_reply_create(req, &e, fi) == 0;
-	if (r == 0 && !taken)
+	if (r == 0 && !taken) {
 		open_end(fs, handle_take(&fs->handles, fi->fh));
-	let_go(fs, i, !taken);
-}
-
-/* The kernel did not know the name, but it is there. */
-static int find_existing(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)
-{
-	struct inode *p;
-	struct dentry *d;
-	int r;
-
-	ns_lock(fs);
-	r = namei_load(fs, parent, name, &p, &d);
-	if (r == 0) {
-		if (!d->inode || !inode_is_file(d->inode)) {
-			r = -EEXIST;
-		} else {
-			*ret = d->inode;
-			d->inode->refs++;
-			d->inode->nlookup++;
-		}
-		dentry_put(fs, d);
-		inode_put(fs, p);
+		if (name)
+			unmake(fs, parent, name, i);
 	}
-	ns_unlock(fs);
-	return r;
+	let_go(fs, i, !taken);
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -436,19 +468,17 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	struct fs *fs = req_fs(req);
 	struct make mk = { .ctx = fuse_req_ctx(req), .mode = S_IFREG | (mode & 07777) };
 	struct inode *i;
-	bool fresh = true;
 	int r;
 
 	count(fs, REQ_CREATE);
 	r = namei_make(fs, &mk, parent, name, &i);
-	if (r == -EEXIST && !(fi->flags & O_EXCL) && !namei_is_kvfs(parent, name)) {
-		fresh = false;
-		r = find_existing(fs, parent, name, &i);
-	}
+	/* The kernel did not know that the name is there: it is to look again, and then opens it. */
+	if (r == -EEXIST && !(fi->flags & O_EXCL) && !namei_is_kvfs(parent, name))
+		r = -ESTALE;
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		reply_create(req, i, fi, fresh);
+		reply_create(req, parent, name, i, fi);
 }
 
 void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
@@ -462,7 +492,7 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		reply_create(req, i, fi, true);
+		reply_create(req, 0, NULL, i, fi);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

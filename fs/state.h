@@ -117,18 +117,26 @@ void prefetch_after(struct fs *fs, uint64_t dir, const char *name);
 /* ---- memcg.c: whom the pages will be charged to ----------------------------------------------- */
 
 #define MEMCG_CACHE 256u
+#define MEMCG_PATHS 32u
+#define MEMCG_PATH  512u
 
 struct memcg {
 	pthread_mutex_t lock;
-	char own[512];
+	char own[MEMCG_PATH]; /* a line of /proc/PID/cgroup, as below */
 	struct {
 		pid_t pid;
-		bool same;
+		bool ours;
 		int64_t until_ms;
 	} cache[MEMCG_CACHE];
+	struct memcg_path {
+		char line[MEMCG_PATH];
+		bool is_free;
+		int64_t until_ms;
+	} path[MEMCG_PATHS];
 };
 void memcg_init(struct fs *fs);
-/* Whether the process is in the memory cgroup of the daemon. */
+/* Whether the process may be charged for pages of images: no memory cgroup that it is in and the
+ * daemon is not has a limit. */
 bool memcg_is_ours(struct fs *fs, pid_t pid);
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -163,6 +171,7 @@ struct fs {
 	unsigned n_vacant;
 	struct inode *discards; /* to be done when the lock is given up */
 	uint64_t next_ino, next_id;
+	uint64_t dirty_seq;    /* grows with every inode that becomes dirty and every snapshot */
 	uint64_t commit_seq;   /* grows when entries become clean: what was read before is stale */
 	uint64_t mark;         /* of closures */
 	uint64_t round;        /* of background commits */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * walk: the regular files below a directory. Directories are listed one after the other, breadth
- * first, without a lock between them; what comes and goes meanwhile may be seen or not.
+ * first, without a lock between them; what comes and goes meanwhile may be seen or not. It never goes
+ * where the caller could not go by itself.
  */
 #include "fs/control.h"
 
@@ -9,6 +10,10 @@
 #include <stdlib.h>
 
 struct queue {
+	struct caller *caller;
+	bool own;
+	int (*fn)(void *arg, struct inode *i);
+	void *arg;
 	uint64_t *v; /* directories to be listed */
 	size_t n, cap, next;
 	size_t files;
@@ -29,27 +34,76 @@ static int push(struct queue *q, uint64_t dir)
 	return 0;
 }
 
-static int call(struct fs *fs, uint64_t ino, int (*fn)(void *arg, struct inode *i), void *arg)
+/* ---- whose ---- */
+
+void caller_init(struct caller *c, fuse_req_t req)
 {
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	c->req = req;
+	c->uid = ctx->uid;
+	c->gid = ctx->gid;
+	c->n_groups = -1;
+}
+
+/* Where the groups cannot be had, it is in none but its own. */
+static bool is_member(struct caller *c, gid_t gid)
+{
+	if (c->gid == gid)
+		return true;
+	if (c->n_groups < 0) {
+		int n = fuse_req_getgroups(c->req, CALLER_GROUPS, c->groups);
+
+		c->n_groups = n < 0 ? 0 : n > CALLER_GROUPS ? CALLER_GROUPS : n;
+	}
+	for (int k = 0; k < c->n_groups; k++)
+		if (c->groups[k] == gid)
+			return true;
+	return false;
+}
+
+bool caller_may_enter(struct caller *c, const struct inode *dir)
+{
+	unsigned shift = 0;
+
+	if (c->uid == 0)
+		return true;
+	if (c->uid == dir->a.uid)
+		shift = 6;
+	else if (is_member(c, dir->a.gid))
+		shift = 3;
+	return (dir->a.mode >> shift & 5) == 5;
+}
+
+/* ---- the walk ---- */
+
+static bool is_wanted(const struct queue *q, const struct inode *i)
+{
+	return inode_is_file(i) && i->a.nlink &&
+	       (!q->own || q->caller->uid == 0 || q->caller->uid == i->a.uid);
+}
+
+static int call(struct queue *q, uint64_t ino)
+{
+	struct fs *fs = req_fs(q->caller->req);
 	struct inode *i;
-	bool gone;
+	bool wanted;
 	int r;
 
 	ns_lock(fs);
 	r = inode_load(fs, ino, &i);
-	gone = r || !inode_is_file(i) || !i->a.nlink;
+	wanted = r == 0 && is_wanted(q, i);
 	ns_unlock(fs);
 	if (r)
 		return r == -ENOENT ? 0 : r;
-	r = gone ? 0 : fn(arg, i);
+	r = wanted ? q->fn(q->arg, i) : 0;
 	ns_lock(fs);
 	inode_put(fs, i);
 	ns_unlock(fs);
 	return r;
 }
 
-static int walk_list(struct fs *fs, struct queue *q, const struct dirlist *l,
-		     int (*fn)(void *arg, struct inode *i), void *arg)
+static int walk_list(struct queue *q, const struct dirlist *l)
 {
 	int r = 0;
 
@@ -57,28 +111,54 @@ static int walk_list(struct fs *fs, struct queue *q, const struct dirlist *l,
 		if (S_ISDIR(l->v[k].mode))
 			r = push(q, l->v[k].ino);
 		else if (S_ISREG(l->v[k].mode))
-			r = q->files++ < WALK_LIMIT ? call(fs, l->v[k].ino, fn, arg) : -E2BIG;
+			r = q->files++ < WALK_LIMIT ? call(q, l->v[k].ino) : -E2BIG;
 	}
 	return r;
 }
 
-int walk_files(struct fs *fs, struct inode *top, int (*fn)(void *arg, struct inode *i), void *arg)
+/* 1: the caller may go there. */
+static int may_enter(struct queue *q, uint64_t dir)
 {
-	struct queue q = { 0 };
+	struct fs *fs = req_fs(q->caller->req);
+	struct inode *i;
+	int r;
+
+	ns_lock(fs);
+	r = inode_load(fs, dir, &i);
+	if (r == 0) {
+		r = caller_may_enter(q->caller, i);
+		inode_put(fs, i);
+	}
+	ns_unlock(fs);
+	return r == -ENOENT ? 0 : r;
+}
+
+static int walk_dir(struct queue *q, uint64_t dir)
+{
+	struct dirlist l;
+	int r = may_enter(q, dir);
+
+	if (r != 1)
+		return r;
+	r = dirlist_read(req_fs(q->caller->req), dir, &l);
+	if (r)
+		return r;
+	r = walk_list(q, &l);
+	dirlist_done(&l);
+	return r;
+}
+
+int walk_files(struct caller *c, struct inode *top, bool own, int (*fn)(void *arg, struct inode *i),
+	       void *arg)
+{
+	struct queue q = { .caller = c, .own = own, .fn = fn, .arg = arg };
 	int r;
 
 	if (inode_is_file(top))
 		return fn(arg, top);
 	r = push(&q, top->ino);
-	while (r == 0 && q.next < q.n) {
-		struct dirlist l;
-
-		r = dirlist_read(fs, q.v[q.next++], &l);
-		if (r)
-			break;
-		r = walk_list(fs, &q, &l, fn, arg);
-		dirlist_done(&l);
-	}
+	while (r == 0 && q.next < q.n)
+		r = walk_dir(&q, q.v[q.next++]);
 	free(q.v);
 	return r;
 }

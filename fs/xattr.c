@@ -78,14 +78,16 @@ static ssize_t get_stored(struct fs *fs, struct inode *i, const char *name, char
 	return r;
 }
 
-static ssize_t get(struct fs *fs, struct inode *i, const char *name, char **ret)
+static ssize_t get(fuse_req_t req, struct inode *i, const char *name, char **ret)
 {
 	const char *control = control_name(name);
+	struct caller c;
 
 	if (!control)
-		return get_stored(fs, i, name, ret);
+		return get_stored(req_fs(req), i, name, ret);
+	caller_init(&c, req);
 	*ret = malloc(64);
-	return *ret ? control_get(fs, i, control, *ret, 64) : -ENOMEM;
+	return *ret ? control_get(&c, i, control, *ret, 64) : -ENOMEM;
 }
 
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
@@ -100,7 +102,7 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 	if (n == 0)
 		n = ino_is_virtual(ino) ? -ENODATA : hold(fs, ino, &i);
 	if (n == 0) {
-		n = get(fs, i, name, &value);
+		n = get(req, i, name, &value);
 		let_go(fs, i);
 	}
 	if (n < 0)
@@ -222,6 +224,15 @@ static int check_change(struct fs *fs, fuse_ino_t ino, const char *name)
 	return check_name(name);
 }
 
+static int set_control(fuse_req_t req, struct inode *i, const char *name, const char *value,
+		       size_t len)
+{
+	struct caller c;
+
+	caller_init(&c, req);
+	return control_set(&c, i, name, value, len);
+}
+
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
 		 int flags)
 {
@@ -235,7 +246,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 	if (r == 0)
 		r = hold(fs, ino, &i);
 	if (r == 0) {
-		r = control ? control_set(fs, i, control, value, size) :
+		r = control ? set_control(req, i, control, value, size) :
 			      set_stored(fs, i, name, value, size, flags);
 		let_go(fs, i);
 	}
@@ -255,9 +266,9 @@ static int remove_stored(struct fs *fs, struct inode *i, const char *name)
 }
 
 /* Of the controls only the pin is a state that can be taken away. */
-static int remove_control(struct fs *fs, struct inode *i, const char *name)
+static int remove_control(fuse_req_t req, struct inode *i, const char *name)
 {
-	return strcmp(name, "pin") ? -EPERM : control_set(fs, i, name, "0", 1);
+	return strcmp(name, "pin") ? -EPERM : set_control(req, i, name, "0", 1);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
@@ -272,7 +283,7 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	if (r == 0)
 		r = hold(fs, ino, &i);
 	if (r == 0) {
-		r = control ? remove_control(fs, i, control) : remove_stored(fs, i, name);
+		r = control ? remove_control(req, i, control) : remove_stored(fs, i, name);
 		let_go(fs, i);
 	}
 	fuse_reply_err(req, -r);

@@ -23,6 +23,7 @@
 #define STUCK_ROUNDS   5
 #define WRITER_ROUNDS  100
 #define STUCK_WAIT_MS  20
+#define SPARE          8 /* part of the pool that is not granted to several writers */
 
 uint64_t pool_used(struct store *s)
 {
@@ -218,12 +219,46 @@ int pool_make_room(struct store *s, uint64_t want, struct object *self)
 	return has_room(s, want) ? 0 : -ENOSPC;
 }
 
-bool store_admits_writer(struct store *s, uint64_t want)
+/* Nobody makes room for a passthrough writer, who asks nobody. */
+static void want_room(struct store *s, uint64_t want)
 {
-	/* Clean images make room when they must, so what counts is what cannot go. */
+	atomic_store(&s->room_wanted, want);
+	pthread_mutex_lock(&s->tier_lock);
+	pthread_cond_signal(&s->tier_wake);
+	pthread_mutex_unlock(&s->tier_lock);
+}
+
+/* need: for all grants. Clean images make room when they must, so what counts is what cannot go. */
+static bool fits(struct store *s, uint64_t need)
+{
 	uint64_t stuck = atomic_load(&s->dirty_bytes);
 
-	return stuck + want <= s->opt.hot_bytes && space_free(s) >= s->opt.hot_bytes;
+	return stuck + need <= s->opt.hot_bytes && space_free(s) >= s->opt.hot_bytes;
+}
+
+bool store_admits_writer(struct store *s, uint64_t want)
+{
+	return fits(s, atomic_load(&s->granted_bytes) + want);
+}
+
+bool store_grant(struct store *s, uint64_t want, bool unseen)
+{
+	uint64_t others = atomic_fetch_add(&s->granted_bytes, want);
+	/* Beside several there must be room for those who were not let in. */
+	uint64_t need = others + want + (others ? s->opt.hot_bytes / SPARE : 0);
+
+	if (fits(s, need)) {
+		if (!unseen || has_room(s, need))
+			return true;
+		want_room(s, need);
+	}
+	store_grant_end(s, want);
+	return false;
+}
+
+void store_grant_end(struct store *s, uint64_t granted)
+{
+	atomic_fetch_sub(&s->granted_bytes, granted);
 }
 
 /* ---- the reaper ---- */
@@ -347,6 +382,21 @@ static void evict_long_idle(struct store *s)
 	object_list_free(v, n);
 }
 
+/* Idle images make way for the next passthrough writer; nothing is settled for it. */
+static void make_wanted_room(struct store *s)
+{
+	uint64_t want = atomic_exchange(&s->room_wanted, 0);
+	struct object **v;
+	size_t n;
+
+	if (!want)
+		return;
+	v = object_list(s, &n);
+	if (v)
+		evict_idle(s, v, n, want);
+	object_list_free(v, n);
+}
+
 static void *tier_main(void *arg)
 {
 	struct store *s = arg;
@@ -367,6 +417,7 @@ static void *tier_main(void *arg)
 			evict_long_idle(s);
 		/* A sixteenth stays free, so that an opener seldom has to make room itself. */
 		pool_make_room(s, s->opt.hot_bytes / 16, NULL);
+		make_wanted_room(s);
 		while (!s->read_only && chunk_any_dead(s->chunks) && reap_dead(s, REAP_BATCH) > 0)
 			;
 		pthread_mutex_lock(&s->tier_lock);

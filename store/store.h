@@ -121,9 +121,15 @@ const char *store_rundir(const struct store *s);
 /* The run directory held what a dead daemon had not put into the store. */
 bool store_recovered(const struct store *s);
 
-/* True while passthrough openers may be let in for writing: the pool has room for at least want
- * bytes and the store for every byte that could become dirty. */
+/* True while an image may be written that cannot give blocks back before its last close: the pool has
+ * room for want bytes beside what was granted, and the store for every byte that could become
+ * dirty. */
 bool store_admits_writer(struct store *s, uint64_t want);
+/* The same, and keeps that much from the next one, until store_grant_end(): after
+ * object_handle_end(), when what was written is counted. unseen: the writer will ask for no block, so
+ * the room must be there now; where only images that can go are in the way, they go soon. */
+bool store_grant(struct store *s, uint64_t want, bool unseen);
+void store_grant_end(struct store *s, uint64_t granted);
 
 /* Makes every byte appended to segments so far durable. */
 int store_sync_data(struct store *s);

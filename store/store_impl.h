@@ -162,6 +162,8 @@ struct store {
 	atomic_uint_fast64_t image_bytes; /* sum of object.blocks */
 	atomic_uint_fast64_t images;
 	atomic_uint_fast64_t hidden_writers;
+	atomic_uint_fast64_t granted_bytes; /* store_grant() */
+	atomic_uint_fast64_t room_wanted;   /* bytes the next grant needs free; 0 */
 	atomic_uint_fast64_t backed_bytes;
 
 	/* segments: live bytes, seglive.c */

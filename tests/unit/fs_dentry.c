@@ -54,7 +54,7 @@ Test(fs_dentry, removal_is_dirty_until_it_lands)
 	cr_assert(!list_empty(&f->lost));
 	dentry_take_off(fs, d, NULL);
 	cr_assert(d->dirty);
-	dentry_land(fs, d, true);
+	dentry_land(fs, d, true, ++fs->dirty_seq);
 	cr_assert(!d->dirty);
 	cr_assert(list_empty(&f->lost));
 }
@@ -71,7 +71,7 @@ Test(fs_dentry, change_in_flight_stays_dirty)
 	dentry_change(fs, n, NULL, 17);
 	cr_assert(n->dirty);
 	cr_assert(!list_empty(&g->lost), "meta.db is about to have it");
-	dentry_land(fs, n, false);
+	dentry_land(fs, n, false, ++fs->dirty_seq);
 	cr_assert(n->dirty);
 	cr_assert_eq(n->db_inode, g);
 }
@@ -96,10 +96,31 @@ Test(fs_dentry, taken_but_not_given)
 	dentry_change(fs, d, NULL, 16);
 	dentry_change(fs, d, g, 17);
 	dentry_take_off(fs, d, NULL);
-	dentry_land(fs, d, true);
+	dentry_land(fs, d, true, ++fs->dirty_seq);
 	cr_assert(d->dirty);
 	cr_assert_eq(d->db_inode, NULL);
 	cr_assert_eq(g->n_dirty_names, 1);
+}
+
+/* An fsync of the root asks for names by their age, and whoever replaces the owner of one owes what
+ * that did. */
+Test(fs_dentry, age_goes_with_the_name)
+{
+	uint64_t since;
+
+	dentry_change(fs, d, g, 17);
+	since = d->dirty_since;
+	cr_assert(since > 0);
+	fs->dirty_seq += 10;
+	dentry_change(fs, d, f, 18);
+	dentry_change(fs, d, g, 19);
+	cr_assert_eq(d->dirty_since, since);
+	dentry_take_off(fs, d, g);
+	dentry_change(fs, d, f, 20);
+	cr_assert_eq(d->dirty_since, since);
+	dentry_land(fs, d, false, 100);
+	cr_assert(d->dirty);
+	cr_assert_eq(d->dirty_since, 100);
 }
 
 /* The gap counts from the last take-off. */
@@ -111,7 +132,7 @@ Test(fs_dentry, gap_starts_anew)
 	dentry_take_off(fs, d, g);
 	dentry_change(fs, d, f, 18);
 	cr_assert(!d->gap);
-	dentry_land(fs, d, false);
+	dentry_land(fs, d, false, ++fs->dirty_seq);
 	cr_assert(!d->gap && d->dirty);
 }
 
