@@ -66,6 +66,7 @@ void status_take(struct fs *fs, struct fs_status *ret)
 	store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF, count_object, &c);
 	ret->unsettled_bytes += c.files * INODE_BYTES;
 	ret->unsettled_files += c.files;
+	ret->store.warm.files = store_warm_files(fs->store);
 	ret->inodes = meta_count_inodes(fs->store);
 	ret->open_handles = handles_used(&fs->handles);
 	ret->passthrough = atomic_load(&fs->passthrough);

@@ -26,6 +26,7 @@ ENCODE = "one core's encode"
 DECODE = "decode"
 LIMIT = "the limit"
 
+RANDOM_READS = 500  # in each file of the session
 FILES = 32  # of a session
 
 
@@ -163,22 +164,33 @@ def save_small_writes(bench):
                                                 same_work(folders, save, lambda folder: folder)))
 
 
-@group("fallback-seq-read", "fallback-mmap-read")
-def fallback_reads(bench):
-    """A hot file where the kernel has no passthrough: the daemon moves the bytes."""
+def fallback_reads(bench, prefix, **options):
 
     def file(folder):
         return os.path.join(folder, "file")
 
     rate = bench.place.workers.rate
-    with places(bench, TMPFS, PLAIN, nopassthrough=True) as (folders, mount):
+    with places(bench, TMPFS, PLAIN, **options) as (folders, mount):
         for folder in folders.values():
             rate("file", "fill", file(folder), bench.sizes["file"])
         mount.settle()
-        bench.compare("fallback-seq-read", "GB/s",
+        bench.compare(prefix + "-seq-read", "GB/s",
                       same_work(folders, rate, "file", "read", file, "1M"), goal=(TMPFS, 0.40))
-        bench.compare("fallback-mmap-read", "GB/s",
+        bench.compare(prefix + "-mmap-read", "GB/s",
                       same_work(folders, rate, "file", "mmap", file), goal=(TMPFS, 0.25))
+
+
+@group("fallback-seq-read", "fallback-mmap-read")
+def direct_reads(bench):
+    """A hot file where the kernel has no passthrough: the daemon moves the bytes."""
+    fallback_reads(bench, "fallback", nopassthrough=True)
+
+
+@group("cached-seq-read", "cached-mmap-read")
+def cached_reads(bench):
+    """The same on kernels before 6.6, where a mapping needs the page cache: the second pass on comes
+    from there."""
+    fallback_reads(bench, "cached", testmask="no-passthrough+no-direct-mmap")
 
 
 # ---- Names and small things ----------------------------------------------------------------------
@@ -309,7 +321,8 @@ def durable_save(bench):
         bench.compare("durable-save", "GB/s", work, warm=False)
 
 
-@group("warm-read", "cold-restore")
+@group("warm-read", "cold-restore", "warm-mmap-read", "cold-mmap-read", "warm-rand-read-4k",
+       "cold-rand-read-4k")
 def restores(bench):
     """A session of bf16 values, 32 files, evicted, then read in order, 1 MiB a read."""
     size = bench.sizes["session"]
@@ -319,28 +332,28 @@ def restores(bench):
     def session(folder):
         return os.path.join(folder, "session")
 
-    def cold_kvfs(mount):
+    def cold_kvfs(mount, how="restore", *args):
         def work():
             mount.evict("cold", session(mount.dir))
             drop_caches()
             bench.warm_memory(size * 5 // 4)
-            return rate("session", "restore", session(mount.dir))
+            return rate("session", how, session(mount.dir), *args)
 
         return work
 
-    def cold_rival(folder):
+    def cold_rival(folder, how="restore", *args):
         def work():
             drop_caches()
             bench.warm_memory(size * 5 // 4)
-            return rate("session", "restore", session(folder))
+            return rate("session", how, session(folder), *args)
 
         return work
 
-    def warm_kvfs(mount):
+    def warm_kvfs(mount, how="restore", *args):
         def work():
             mount.evict("warm", session(mount.dir))
             bench.warm_memory(size * 5 // 4)
-            return rate("session", "restore", session(mount.dir))
+            return rate("session", how, session(mount.dir), *args)
 
         return work
 
@@ -367,6 +380,13 @@ def restores(bench):
         work.update({label: cold_rival(f) for label, f in folders.items() if label != KVFS})
         bench.compare("cold-restore", "GB/s", work, goal=((RAW_LOAD, DECODE), 0.85), warm=False)
         bench.compare("warm-read", "GB/s", {KVFS: warm_kvfs(mount), DECODE: decode}, warm=False)
+        for name, unit, how in (("mmap-read", "GB/s", ("map",)), ("rand-read-4k", "kop/s",
+                                                                   ("rand", RANDOM_READS))):
+            rivals = {l: cold_rival(folders[l], *how) for l in (EXT4,) if l in folders}
+            bench.compare("cold-" + name, unit, {KVFS: cold_kvfs(mount, *how), **rivals},
+                          warm=False)
+            bench.compare("warm-" + name, unit, {KVFS: warm_kvfs(mount, *how), **rivals},
+                          warm=False)
         rate("session", "verify", session(mount.dir), "normal", 42)
 
 

@@ -7,14 +7,18 @@
  *	                   with an fsync before its close if asked for. Timed: open, write, fsync,
  *	                   close; not the making of the content.
  *	session restore DIR    reads every file in the order of names, 1 MiB a read
+ *	session map DIR        maps every file in that order and loads every page
+ *	session rand DIR COUNT COUNT reads of 4 KiB in each file, at random multiples of that
  *	session verify DIR KIND SEED  compares every byte with what save wrote (reports no time worth
  *	                   having)
  *	session sync PATH      fsync of one file or directory
  */
 #include "tests/bench/data.h"
 
-#include <dirent.h>
 #include <limits.h>
+#include <sys/mman.h>
+
+#define PAGE 4096
 
 /* Where the timed calls leave their sum. */
 struct timing {
@@ -121,6 +125,55 @@ static void restore(const char *dir)
 	report((double)r.bytes, now() - begin);
 }
 
+static void map_layer(void *arg, int fd, unsigned file)
+{
+	struct restore *r = arg;
+	off_t size = lseek(fd, 0, SEEK_END);
+	const volatile char *p = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap of layer %u", file);
+	for (off_t at = 0; at < size; at += PAGE)
+		(void)p[at];
+	munmap((void *)p, (size_t)size);
+	r->bytes += (uint64_t)size;
+}
+
+static void map(const char *dir)
+{
+	struct restore r = { 0 };
+	double begin = now();
+
+	for_layers(dir, map_layer, &r);
+	report((double)r.bytes, now() - begin);
+}
+
+struct draws {
+	uint64_t count, done, state;
+	char page[PAGE];
+};
+
+static void rand_layer(void *arg, int fd, unsigned file)
+{
+	struct draws *d = arg;
+	uint64_t pages = (uint64_t)lseek(fd, 0, SEEK_END) / PAGE;
+
+	for (uint64_t i = 0; i < d->count; i++, d->done++) {
+		d->state = d->state * 6364136223846793005u + 1442695040888963407u;
+		if (pread(fd, d->page, PAGE, (off_t)((d->state >> 33) % pages * PAGE)) != PAGE)
+			die("read of layer %u", file);
+	}
+}
+
+static void rand_reads(const char *dir, uint64_t count)
+{
+	struct draws d = { .count = count, .state = 1 };
+	double begin = now();
+
+	for_layers(dir, rand_layer, &d);
+	report((double)d.done, now() - begin);
+}
+
 struct verify {
 	const struct data *data;
 	char *want, *got;
@@ -175,6 +228,10 @@ int main(int argc, char **argv)
 		     parse_size(argv[5]), data_new(argv[6], parse_size(argv[7])), with_fsync);
 	else if (!strcmp(what, "restore") && argc == 3)
 		restore(argv[2]);
+	else if (!strcmp(what, "map") && argc == 3)
+		map(argv[2]);
+	else if (!strcmp(what, "rand") && argc == 4)
+		rand_reads(argv[2], parse_size(argv[3]));
 	else if (!strcmp(what, "verify") && argc == 5)
 		verify(argv[2], data_new(argv[3], parse_size(argv[4])));
 	else if (!strcmp(what, "sync") && argc == 3)
