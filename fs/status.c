@@ -66,7 +66,6 @@ void status_take(struct fs *fs, struct fs_status *ret)
 	store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF, count_object, &c);
 	ret->unsettled_bytes += c.files * INODE_BYTES;
 	ret->unsettled_files += c.files;
-	ret->store.warm.files = store_warm_files(fs->store);
 	ret->inodes = meta_count_inodes(fs->store);
 	ret->open_handles = handles_used(&fs->handles);
 	ret->passthrough = atomic_load(&fs->passthrough);
@@ -102,13 +101,17 @@ static void set_text(json_t *j, const char *key, const char *text)
 	json_object_set_new(j, key, s ? s : json_string("?"));
 }
 
-static json_t *tier_json(const struct store_tier *t)
+/* The warm tier has chunks, which files share, and so no number of files. */
+static json_t *tier_json(const struct store_tier *t, bool has_files)
 {
 	json_t *j = json_object();
 
 	set_count(j, "bytes", t->bytes);
 	set_count(j, "budget", t->budget);
-	set_count(j, "files", t->files);
+	if (has_files)
+		set_count(j, "files", t->files);
+	else
+		json_object_set_new(j, "files", json_null());
 	return j;
 }
 
@@ -177,9 +180,9 @@ char *fs_status_json(struct fs *fs)
 
 	status_take(fs, &st);
 	set_identity(j, fs, &st);
-	json_object_set_new(tiers, "hot", tier_json(&st.store.hot));
-	json_object_set_new(tiers, "warm", tier_json(&st.store.warm));
-	json_object_set_new(tiers, "cold", tier_json(&st.store.cold));
+	json_object_set_new(tiers, "hot", tier_json(&st.store.hot, true));
+	json_object_set_new(tiers, "warm", tier_json(&st.store.warm, false));
+	json_object_set_new(tiers, "cold", tier_json(&st.store.cold, true));
 	json_object_set_new(j, "tiers", tiers);
 	set_bytes(j, &st);
 	set_counters(j, &st);

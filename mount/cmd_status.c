@@ -104,8 +104,7 @@ static void print_tier(const json_t *tiers, const char *name, bool bars)
 	uint64_t used = number(t, "bytes"), budget = number(t, "budget");
 	char a[SIZE_TEXT], b[SIZE_TEXT], c[24] = "-", bar[BAR_TEXT];
 
-	/* Only whole files count; chunks in the warm tier belong to many. */
-	if (number(t, "files") || strcmp(name, "warm"))
+	if (json_is_integer(json_object_get(t, "files")))
 		snprintf(c, sizeof(c), "%lu", (unsigned long)number(t, "files"));
 	printf("%-6s %8s %8s %10s", name, size_format(used, a),
 	       budget ? size_format(budget, b) : "-", c);

@@ -749,21 +749,6 @@ static int walk_through(struct walk *w, size_t threads)
 	return atomic_load(&w->result);
 }
 
-uint64_t store_warm_files(struct store *s)
-{
-	size_t n;
-	struct object **v = object_all(s, &n);
-	uint64_t warm = 0;
-
-	for (size_t i = 0; v && i < n; i++) {
-		pthread_mutex_lock(&v[i]->mu);
-		warm += !v[i]->discarded && tier_of(v[i]) == TIER_WARM;
-		pthread_mutex_unlock(&v[i]->mu);
-	}
-	object_list_free(v, n);
-	return warm;
-}
-
 int store_for_dirty(struct store *s, unsigned wait_s, unsigned which,
 		    int (*fn)(void *arg, struct object *o), void *arg)
 {

@@ -111,8 +111,6 @@ struct store_status {
 	bool read_only;
 };
 void store_status(struct store *s, struct store_status *ret);
-/* Files in memory whose content is all in the warm tier. Looks at each file in memory. */
-uint64_t store_warm_files(struct store *s);
 
 /* Free space of the file system under the store, for statfs(2), less what dirty bytes have
  * reserved. */
