@@ -115,6 +115,16 @@ kv_kill9() {
 	KV_PID=
 }
 
+# kv_copy_store DIR: the store as a power cut would leave it, but for what the device may not have: one that
+# changes under cp is of no moment at all. Nothing may wait for the stopped daemon, so not even the current
+# folder is on the mount.
+kv_copy_store() (
+	cd /
+	kill -STOP "$KV_PID"
+	cp -a "$STORE" "$1"
+	kill -CONT "$KV_PID"
+)
+
 kv_mounted() {
 	[ -n "$(mounts_below "$MNT")" ]
 }
