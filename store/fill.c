@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define WINDOW_BLOCKS (FETCH_MAX / OBJECT_BLOCK)
-#define WORKERS       3
+#define WORKERS       2
 #define STEP_WINDOWS  8 /* a worker's at a time: as long it keeps others from changing the file */
 #define RATE_START    (1ull << 30) /* bytes a second, until measured */
 #define RATE_SAMPLE   (32u << 20)  /* bytes */

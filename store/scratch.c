@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define KEEP 5
+#define KEEP 4
 
 struct scratch {
 	pthread_mutex_t lock;

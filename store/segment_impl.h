@@ -34,7 +34,7 @@
  * what the device reads is verified and copied while it is in the processor's cache: the device
  * here reads 2.9 GB/s into 2 MiB used again and again and 2.4 GB/s into 16 MiB. */
 #define READ_BUFFER ((size_t)4 << 20)
-#define IDLE_READS  8u  /* kept for the next reader; a fill worker has two */
+#define IDLE_READS  5u  /* kept for the next reader; a fill worker has two */
 #define OPEN_FILES  64u /* segments kept open for readers */
 
 #define SEGMENT_NAME_MAX 16
