@@ -229,7 +229,7 @@ void fetch_wait(struct fetch *f)
 		segset_read_wait(f->read);
 }
 
-/* What was warm at the beginning and is not any more; few if any. */
+/* What was warm at the beginning: from there, or from the device if it is not any more. */
 static int take_rest(struct fetch *f)
 {
 	struct segset_read_req req;
