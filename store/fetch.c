@@ -40,6 +40,8 @@ struct fetch {
 	char *scratch;            /* buf, if it is ours: CHUNK_MAX bytes more behind the range */
 	void *warm;               /* CHUNK_MAX bytes for payloads of the warm tier, likewise */
 	void *spare;              /* CHUNK_MAX bytes, made when needed and buf is not ours */
+	struct fetch *after;      /* begins with the rest of the chunk that this one ends with */
+	char *rest;               /* that rest, at the one that begins with it */
 	int err;
 };
 
@@ -75,6 +77,17 @@ static void *spare_of(struct fetch *f)
 
 /* ---- pieces ---- */
 
+/* raw: the chunk of p, decoded. Hands what p does not want of it on to the fetch that does. */
+static void hand_on(struct fetch *f, const struct piece *p, const char *raw)
+{
+	struct piece *next = f->after ? &f->after->piece[0] : NULL;
+
+	if (!next || p != &f->piece[f->pieces - 1])
+		return;
+	memcpy(f->after->rest, raw + next->skip, next->len);
+	next->at = f->after->rest;
+}
+
 /* Decodes one chunk to its place. */
 static int decode(struct fetch *f, struct piece *p, const void *payload)
 {
@@ -90,8 +103,10 @@ static int decode(struct fetch *f, struct piece *p, const void *payload)
 	if (!raw)
 		return -ENOMEM;
 	r = codec->decode(payload, info->stored_len, raw, info->raw_len, info->params);
-	if (!r && raw != dst)
+	if (!r && raw != dst) {
 		memcpy(dst, raw + p->skip, p->len);
+		hand_on(f, p, raw);
+	}
 	p->at = dst;
 	return r;
 }
@@ -107,6 +122,7 @@ static int take(struct fetch *f, struct piece *p, const void *payload, bool stay
 	if (info->stored_len != info->raw_len)
 		return -EBADMSG;
 	p->at = (const char *)payload + p->skip;
+	hand_on(f, p, payload);
 	if (stays)
 		return 0;
 	dst = place_of(f, p->off);
@@ -190,7 +206,23 @@ static int find_pieces(struct fetch *f)
 
 /* ---- the calls ---- */
 
-int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch **ret)
+/* Lets f have its first piece from the fetch before it, if that ends in the same chunk. */
+static int take_over(struct fetch *f, struct fetch *before)
+{
+	const struct piece *p = &f->piece[0], *last;
+
+	if (!before || !before->pieces || !f->pieces)
+		return 0;
+	last = &before->piece[before->pieces - 1];
+	if (last->chunk != p->chunk || last->skip + last->len != p->skip)
+		return 0;
+	f->rest = malloc(p->len);
+	before->after = f->rest ? f : NULL;
+	return f->rest ? 0 : -ENOMEM;
+}
+
+int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch *before,
+		struct fetch **ret)
 {
 	struct fetch *f = calloc(1, sizeof(*f));
 	int r;
@@ -205,7 +237,9 @@ int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch **ret)
 		f->req = calloc(f->pieces + 1, sizeof(*f->req));
 	if (!r && !f->req)
 		r = -ENOMEM;
-	for (size_t i = 0; !r && i < f->pieces; i++) {
+	if (!r)
+		r = take_over(f, before);
+	for (size_t i = f->rest != NULL; !r && i < f->pieces; i++) {
 		struct chunk *c = f->piece[i].chunk;
 
 		if (!c->warm)
@@ -216,6 +250,8 @@ int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch **ret)
 		qsort(f->req, f->reqs, sizeof(*f->req), segset_by_location);
 		r = segset_read_begin(o->store->segs, f->req, f->reqs, &f->read);
 	}
+	if (r && before && before->after == f)
+		before->after = NULL;
 	if (r)
 		fetch_end(f);
 	else
@@ -229,7 +265,8 @@ void fetch_wait(struct fetch *f)
 		segset_read_wait(f->read);
 }
 
-/* What was warm at the beginning: from there, or from the device if it is not any more. */
+/* What was warm at the beginning: from there, or from the device if it is not any more; and what the
+ * fetch before this one could not hand on. */
 static int take_rest(struct fetch *f)
 {
 	struct segset_read_req req;
@@ -340,6 +377,7 @@ void fetch_end(struct fetch *f)
 	for (size_t i = 0; i < f->pieces; i++)
 		chunk_put(f->o->store->chunks, f->piece[i].chunk);
 	scratch_put(f->o->store, f->scratch);
+	free(f->rest);
 	free(f->spare);
 	free(f->warm);
 	free(f->req);
@@ -350,7 +388,7 @@ void fetch_end(struct fetch *f)
 int fetch_extents(struct object *o, void *buf, size_t len, uint64_t off)
 {
 	struct fetch *f;
-	int r = fetch_begin(o, off, len, &f);
+	int r = fetch_begin(o, off, len, NULL, &f);
 
 	if (r)
 		return r;

@@ -21,7 +21,8 @@
 
 #define WINDOW_BLOCKS (FETCH_MAX / OBJECT_BLOCK)
 #define WORKERS       2
-#define STEP_WINDOWS  8 /* a worker's at a time: as long it keeps others from changing the file */
+#define SPAN_BLOCKS   (4 * WINDOW_BLOCKS) /* one thread's, as windows in a row share chunks */
+#define FLIGHTS       1            /* windows of a thread on their way while it works on another */
 #define RATE_START    (1ull << 30) /* bytes a second, until measured */
 #define RATE_SAMPLE   (32u << 20)  /* bytes */
 #define OPEN_COST_US  200
@@ -91,6 +92,7 @@ static void finish_if_whole(struct object *o)
 
 /* Blocks that have been claimed, on their way. */
 struct window {
+	struct object *o; /* of a filler's window */
 	uint64_t first, count;
 	uint64_t len; /* bytes */
 	int fd;
@@ -98,8 +100,9 @@ struct window {
 	int err;
 };
 
-/* [first, first + count) of w has been claimed. rw held until window_finish, mu not. */
-static void window_begin(struct object *o, struct window *w)
+/* [first, first + count) of w has been claimed. before: NULL or a window that is finished before this
+ * one. rw held until window_finish, mu not. */
+static void window_begin(struct object *o, struct window *w, const struct window *before)
 {
 	uint64_t off = w->first * OBJECT_BLOCK, size;
 
@@ -112,7 +115,8 @@ static void window_begin(struct object *o, struct window *w)
 		w->len = w->count * OBJECT_BLOCK;
 	rate_begin(o->store);
 	w->fetch = NULL;
-	w->err = w->fd < 0 ? w->fd : fetch_begin(o, off, w->len, &w->fetch);
+	w->err = w->fd < 0 ? w->fd :
+			     fetch_begin(o, off, w->len, before ? before->fetch : NULL, &w->fetch);
 }
 
 static int window_finish(struct object *o, struct window *w)
@@ -191,7 +195,7 @@ int fill_blocks(struct object *o, uint64_t first, uint64_t count)
 		w.count = claim(o, first, first + count, &w.first, &busy);
 		if (w.count) {
 			pthread_mutex_unlock(&o->mu);
-			window_begin(o, &w);
+			window_begin(o, &w, NULL);
 			r = window_finish(o, &w);
 			pthread_mutex_lock(&o->mu);
 		} else if (busy) {
@@ -205,12 +209,14 @@ int fill_blocks(struct object *o, uint64_t first, uint64_t count)
 	return r;
 }
 
-/* An image to fill, when there is none yet. */
-static int start_image(struct object *o)
+/* An image to fill, when there is none yet. may_wait: for room, and for the lock; the caller holds no
+ * object's rw then. Else -EAGAIN. */
+static int start_image(struct object *o, bool may_wait)
 {
-	int r = 0;
+	struct store *s = o->store;
 	uint64_t size;
 	bool none;
+	int r = 0;
 
 	pthread_mutex_lock(&o->mu);
 	none = o->image == IMAGE_NONE;
@@ -218,10 +224,16 @@ static int start_image(struct object *o)
 	pthread_mutex_unlock(&o->mu);
 	if (!none)
 		return 0;
-	r = pool_make_room(o->store, size, NULL);
+	if (!may_wait)
+		r = pool_used(s) + size <= s->opt.hot_bytes ? 0 : -EAGAIN;
+	else
+		r = pool_make_room(s, size, NULL);
 	if (r)
 		return r;
-	pthread_rwlock_wrlock(&o->rw);
+	if (!may_wait && pthread_rwlock_trywrlock(&o->rw))
+		return -EAGAIN;
+	if (may_wait)
+		pthread_rwlock_wrlock(&o->rw);
 	pthread_mutex_lock(&o->mu);
 	if (o->image == IMAGE_NONE && !o->discarded) {
 		r = image_create(o, IMAGE_PARTIAL, o->size);
@@ -233,54 +245,124 @@ static int start_image(struct object *o)
 	return r;
 }
 
-/* Claims the next window of the whole file. */
-static bool next_window(struct object *o, struct window *w)
+/* A thread that fills, and its windows: a ring in the order of their begin. */
+struct filler {
+	struct fill_pool *pool; /* whose queue says what to fill, or NULL: only */
+	struct object *only;
+	struct object *o; /* of the span */
+	uint64_t at, end; /* the blocks of it that are not begun */
+	struct window ring[FLIGHTS + 1];
+	unsigned begun, done;
+};
+
+static struct window *ring_at(struct filler *f, unsigned i)
 {
+	return &f->ring[i % (FLIGHTS + 1)];
+}
+
+/* Claims the next window of the whole file: of the thread's span, of the next span that nobody has,
+ * else of whatever is left. mu held. */
+static bool claim_next(struct filler *f, struct object *o, struct window *w)
+{
+	uint64_t blocks = object_blocks(o->size);
 	bool busy;
 
-	w->count = 0;
-	pthread_mutex_lock(&o->mu);
-	if (o->image == IMAGE_PARTIAL && !o->fill_error && !o->discarded) {
-		w->count = claim(o, 0, object_blocks(o->size), &w->first, &busy);
-		if (!w->count)
-			finish_if_whole(o);
+	if (o != f->o)
+		f->at = f->end = 0;
+	f->o = o;
+	for (;;) {
+		/* The file may have been cut since. */
+		f->end = f->end < blocks ? f->end : blocks;
+		w->count = claim(o, f->at, f->end, &w->first, &busy);
+		f->at = w->count ? w->first + w->count : f->end;
+		if (w->count || o->fill_span >= blocks)
+			break;
+		f->at = o->fill_span;
+		f->end = o->fill_span = f->at + SPAN_BLOCKS;
 	}
-	pthread_mutex_unlock(&o->mu);
+	if (!w->count)
+		w->count = claim(o, 0, blocks, &w->first, &busy);
 	return w->count;
 }
 
-/* Some windows. Each is sent off before the one before it is verified and written, so that the device
- * is never idle for that; not sooner, as a device that is asked for much at once may answer all of
- * it late. False: nothing was left to claim. */
-static bool fill_step(struct object *o)
+/*
+ * Begins a window of o, if one is left: 1, else 0. rw is shared until its end. -EAGAIN: somebody waits
+ * to change o; who has windows of others under way must not wait for that.
+ */
+static int begin_window(struct filler *f, struct object *o)
 {
-	struct window w[2];
-	unsigned begun = 0;
+	struct window *w = ring_at(f, f->begun);
+	bool alone = f->begun == f->done, found = false;
 
-	pthread_rwlock_rdlock(&o->rw);
-	if (next_window(o, &w[0]))
-		window_begin(o, &w[begun++]);
-	for (unsigned done = 0; done < begun; done++) {
-		if (!w[done % 2].err)
-			fetch_wait(w[done % 2].fetch);
-		if (begun < STEP_WINDOWS && next_window(o, &w[begun % 2]))
-			window_begin(o, &w[begun++ % 2]);
-		window_finish(o, &w[done % 2]);
+	if (alone)
+		pthread_rwlock_rdlock(&o->rw);
+	else if (pthread_rwlock_tryrdlock(&o->rw))
+		return -EAGAIN;
+	pthread_mutex_lock(&o->mu);
+	if (o->image == IMAGE_PARTIAL && !o->fill_error && !o->discarded) {
+		found = claim_next(f, o, w);
+		if (!found)
+			finish_if_whole(o);
 	}
+	pthread_mutex_unlock(&o->mu);
+	if (!found) {
+		pthread_rwlock_unlock(&o->rw);
+		return 0;
+	}
+	object_ref(o);
+	w->o = o;
+	window_begin(o, w, alone ? NULL : ring_at(f, f->begun - 1));
+	f->begun++;
+	return 1;
+}
+
+static bool begin_queued(struct filler *f);
+
+static bool begin_next(struct filler *f)
+{
+	return f->pool ? begin_queued(f) : begin_window(f, f->only) > 0;
+}
+
+static void finish_oldest(struct filler *f)
+{
+	struct window *w = ring_at(f, f->done);
+	struct object *o = w->o;
+
+	window_finish(o, w);
 	pthread_rwlock_unlock(&o->rw);
-	return begun;
+	object_unref(o);
+	f->done++;
+}
+
+/* Fills what there is to fill. The next windows are on their way while one is verified and written, of
+ * the next file too, so that the device is never idle for that. */
+static void fill_windows(struct filler *f)
+{
+	for (;;) {
+		struct window *w;
+
+		while (f->begun - f->done < FLIGHTS && begin_next(f))
+			;
+		if (f->begun == f->done)
+			return;
+		w = ring_at(f, f->done);
+		if (!w->err)
+			fetch_wait(w->fetch);
+		begin_next(f);
+		finish_oldest(f);
+	}
 }
 
 int fill_whole(struct object *o)
 {
+	struct filler f = { .only = o };
 	uint64_t n;
-	int r = start_image(o);
+	int r = start_image(o, true);
 
 	if (r)
 		return r;
 	fill_enqueue(o);
-	while (fill_step(o))
-		;
+	fill_windows(&f);
 	pthread_mutex_lock(&o->mu);
 	for (;;) {
 		blockmap_next(&o->filling, 0, UINT64_MAX / OBJECT_BLOCK, true, &n);
@@ -403,14 +485,14 @@ void fill_enqueue(struct object *o)
 
 /* The object at the head stays there while there is something to claim, so that all workers and
  * the opener work on it together. */
-static struct object *queue_peek(struct fill_pool *p)
+static struct object *queue_peek(struct fill_pool *p, bool may_wait)
 {
 	struct object *o = NULL;
 
 	pthread_mutex_lock(&p->lock);
-	while (!p->stop && !p->n)
+	while (may_wait && !p->stop && !p->n)
 		pthread_cond_wait(&p->wake, &p->lock);
-	if (!p->stop) {
+	if (!p->stop && p->n) {
 		o = p->queue[p->head];
 		object_ref(o);
 	}
@@ -437,16 +519,33 @@ static void queue_remove(struct fill_pool *p, struct object *o)
 	object_unref(o);
 }
 
+/* Begins a window of the first in the queue that has one left. Waits for one only when nothing is
+ * under way. */
+static bool begin_queued(struct filler *f)
+{
+	bool alone = f->begun == f->done;
+	struct object *o;
+	int r = 0;
+
+	while (r <= 0 && (o = queue_peek(f->pool, alone))) {
+		r = start_image(o, alone);
+		if (!r)
+			r = begin_window(f, o);
+		if (r <= 0 && (alone || r != -EAGAIN))
+			queue_remove(f->pool, o);
+		object_unref(o);
+		if (r == -EAGAIN && !alone)
+			break;
+	}
+	return r > 0;
+}
+
 static void *fill_worker(void *arg)
 {
 	struct store *s = arg;
-	struct object *o;
+	struct filler f = { .pool = s->fill };
 
-	while ((o = queue_peek(s->fill))) {
-		if (start_image(o) || !fill_step(o))
-			queue_remove(s->fill, o);
-		object_unref(o);
-	}
+	fill_windows(&f); /* until the pool stops */
 	return NULL;
 }
 

@@ -201,6 +201,7 @@ int image_create(struct object *o, enum image_state state, uint64_t size)
 	o->image = state;
 	o->image_mtime = st.st_mtim;
 	o->clean_mark = false;
+	o->fill_span = 0;
 	atomic_fetch_add(&o->store->images, 1);
 	object_lru_add(o);
 	return 0;

@@ -28,14 +28,14 @@
 #define SEGMENT_BUFFERS 4u
 #define SEGMENT_BUFFER  ((size_t)2 << 20)
 
-#define PIECE_MAX ((size_t)3 << 20) /* bytes read at once */
-#define PIECES    32u               /* in flight, of one reader */
+#define PIECES 32u /* in flight, of one reader */
 /* What one reader holds: 2 MiB of a file and what the chunks at its ends and the gaps add. Small, as
  * what the device reads is verified and copied while it is in the processor's cache: the device
  * here reads 2.9 GB/s into 2 MiB used again and again and 2.4 GB/s into 16 MiB. */
-#define READ_BUFFER ((size_t)4 << 20)
-#define IDLE_READS  5u  /* kept for the next reader; a fill worker has two */
-#define OPEN_FILES  64u /* segments kept open for readers */
+#define READ_BUFFER ((size_t)5 << 19)
+#define PIECE_MAX   READ_BUFFER /* bytes read at once */
+#define IDLE_READS  6u          /* kept for the next reader; a thread that fills has two */
+#define OPEN_FILES  64u         /* segments kept open for readers */
 
 #define SEGMENT_NAME_MAX 16
 

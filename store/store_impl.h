@@ -112,6 +112,7 @@ struct object {
 	unsigned resettle_s;
 	int fill_error;
 	bool fill_queued;
+	uint64_t fill_span; /* blocks up to here were given to threads to fill, a span each */
 };
 
 struct fill_pool;
@@ -285,8 +286,11 @@ struct chunk *dedup_next(struct store *s, uint32_t tenant, const struct cut *cut
 /* ---- fetch.c: a range of the extents, not of the image; holes are zeros ---- */
 #define FETCH_MAX (2u << 20) /* bytes that go to a file at once; to memory, any number */
 struct fetch;
-/* Sends the reads off. The object must stay as it is until the end: rw held, mu not. */
-int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch **ret);
+/* Sends the reads off. The object must stay as it is until the end: rw held, mu not. before: NULL or
+ * the fetch of the range before this one, which will be got first and ended before this one: a chunk
+ * in both is read once. */
+int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch *before,
+		struct fetch **ret);
 void fetch_wait(struct fetch *f); /* until the device has read; the next two do that too */
 /* One of these two, once. -EIO: some of it is damaged, which has been reported. */
 int fetch_to_memory(struct fetch *f, void *buf);
