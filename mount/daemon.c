@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 
 /* A backing descriptor lives only until it is registered, but images are open while they fill. */
 #define DESCRIPTORS 1048576
+#define ARENAS_MAX  8
 
 /* The write end to the waiting parent; -1 where there is none. One daemon a process. */
 static int ready_fd = -1;
@@ -73,8 +75,18 @@ static void fill_stdio(void)
 		close(fd);
 }
 
+/* The daemon's threads come and go, and each arena keeps what one of them needed most: eight for
+ * each core, as glibc would have, took 18 MiB more for 100,000 files and 130,000 chunks. */
+static void limit_arenas(void)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	mallopt(M_ARENA_MAX, cores < 1 ? 1 : cores > ARENAS_MAX ? ARENAS_MAX : (int)cores);
+}
+
 void daemon_prepare(void)
 {
+	limit_arenas();
 	fill_stdio();
 	close_strays();
 	raise_descriptors();
