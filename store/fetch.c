@@ -206,19 +206,19 @@ static int find_pieces(struct fetch *f)
 
 /* ---- the calls ---- */
 
-/* Lets f have its first piece from the fetch before it, if that ends in the same chunk. */
-static int take_over(struct fetch *f, struct fetch *before)
+/* Lets f have its first piece from the fetch before it, if that ends in the same chunk. Without memory
+ * for it f reads the chunk. */
+static void take_over(struct fetch *f, struct fetch *before)
 {
 	const struct piece *p = &f->piece[0], *last;
 
 	if (!before || !before->pieces || !f->pieces)
-		return 0;
+		return;
 	last = &before->piece[before->pieces - 1];
 	if (last->chunk != p->chunk || last->skip + last->len != p->skip)
-		return 0;
+		return;
 	f->rest = malloc(p->len);
 	before->after = f->rest ? f : NULL;
-	return f->rest ? 0 : -ENOMEM;
 }
 
 int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch *before,
@@ -238,7 +238,7 @@ int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch *before
 	if (!r && !f->req)
 		r = -ENOMEM;
 	if (!r)
-		r = take_over(f, before);
+		take_over(f, before);
 	for (size_t i = f->rest != NULL; !r && i < f->pieces; i++) {
 		struct chunk *c = f->piece[i].chunk;
 

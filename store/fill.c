@@ -286,8 +286,8 @@ static bool claim_next(struct filler *f, struct object *o, struct window *w)
 }
 
 /*
- * Begins a window of o, if one is left: 1, else 0. rw is shared until its end. -EAGAIN: somebody waits
- * to change o; who has windows of others under way must not wait for that.
+ * Begins a window of o, if one is left: 1, else 0. rw is shared until its end. -EAGAIN: somebody changes
+ * o or waits to; who has windows of others under way must not wait for that.
  */
 static int begin_window(struct filler *f, struct object *o)
 {

@@ -70,6 +70,7 @@ static int make_partial(struct object *o)
 	if (r)
 		return r;
 	o->image = IMAGE_PARTIAL;
+	o->fill_span = 0;
 	/* Before the first block goes: a restart must not take the image for whole. One that is clean
 	 * and has lost its mark is not taken at all. */
 	r = o->wgen != o->sgen || o->dirty.set ? j_put_image(o) : 0;

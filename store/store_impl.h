@@ -287,8 +287,8 @@ struct chunk *dedup_next(struct store *s, uint32_t tenant, const struct cut *cut
 #define FETCH_MAX (2u << 20) /* bytes that go to a file at once; to memory, any number */
 struct fetch;
 /* Sends the reads off. The object must stay as it is until the end: rw held, mu not. before: NULL or
- * the fetch of the range before this one, which will be got first and ended before this one: a chunk
- * in both is read once. */
+ * a fetch that will be got first and ended before this one: where it ends in the chunk that this one
+ * begins with, that is read once. */
 int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch *before,
 		struct fetch **ret);
 void fetch_wait(struct fetch *f); /* until the device has read; the next two do that too */
@@ -302,7 +302,7 @@ int fetch_extents(struct object *o, void *buf, size_t len, uint64_t off);
 /* ---- fill.c: cold and warm to hot ---- */
 /* Makes blocks [first, first + count) valid, waiting for whoever fills them already. rw held. */
 int fill_blocks(struct object *o, uint64_t first, uint64_t count);
-int fill_whole(struct object *o); /* every block, in file order; rw not held */
+int fill_whole(struct object *o); /* every block, about in file order; rw not held */
 int fill_start(struct store *s);
 void fill_stop(struct store *s);
 void fill_enqueue(struct object *o);
