@@ -21,9 +21,11 @@ struct opening {
 	int flags;
 	pid_t pid;
 	bool write;
-	bool new_content; /* just created, or truncated */
+	bool fresh;       /* just created */
+	bool new_content; /* that, or truncated */
 	bool privileged;  /* carries suid, sgid or capabilities */
-	bool held;        /* a handle of a dead daemon may write its image: all must see the same */
+	bool held;        /* a handle of a dead daemon, or a mapping without handle, may write its
+	                     image: all must see the same */
 	bool cold;        /* had no complete image */
 	bool prefetched;  /* has one because a reader walks this directory */
 	uint64_t largest; /* of its directory */
@@ -167,6 +169,16 @@ static bool may_map(const struct opening *op)
 	return (op->flags & O_ACCMODE) != O_RDWR || memcg_is_ours(op->fs, op->pid);
 }
 
+/* A mapping of the image outlives its handle. With one through the page cache beside it each would undo
+ * the other's stores to a page: the kernel keeps the two apart only while handles are open. */
+static bool is_mapped(const struct opening *op)
+{
+	const struct file_state *f = &op->i->file;
+
+	return atomic_load(&op->fs->passthrough) && !f->backing_id && !f->n_direct &&
+	       object_image_mapped(op->o);
+}
+
 /* open_lock is held. */
 static int choose(struct opening *op, bool image)
 {
@@ -217,6 +229,7 @@ static int with_object(struct opening *op)
 	if (r == 0) {
 		image = prepare(op);
 		pthread_mutex_lock(open_lock(op->fs, op->i->ino));
+		op->held |= image && op->write && !op->fresh && is_mapped(op);
 		r = choose(op, image);
 		pthread_mutex_unlock(open_lock(op->fs, op->i->ino));
 	}
@@ -303,6 +316,7 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
 		.flags = fi->flags,
 		.pid = fuse_req_ctx(req)->pid,
 		.write = (fi->flags & O_ACCMODE) != O_RDONLY,
+		.fresh = fresh,
 		.new_content = fresh,
 	};
 	int r = begin(&op);

@@ -544,6 +544,23 @@ bool object_is_only_copy(const struct object *o)
 	return atomic_load(&o->store->failed) && (o->snap.map != o->db || o->db_flights);
 }
 
+bool object_image_mapped(struct object *o)
+{
+	bool mapped = false;
+
+	pthread_mutex_lock(&o->mu);
+	if (o->image == IMAGE_COMPLETE && !o->backed) {
+		/* The daemon's own descriptors would answer the probe; one for reading is in use by a
+		 * settle, and then the probe can ask for writers only. */
+		if (o->wfd >= 0 || o->map)
+			mapped = o->all_dirty;
+		else
+			mapped = !image_unused(o, o->fd >= 0);
+	}
+	pthread_mutex_unlock(&o->mu);
+	return mapped;
+}
+
 /* mu and rw (exclusive) held. */
 static int evict_locked(struct object *o, enum object_tier to)
 {

@@ -230,6 +230,9 @@ int object_prefetch(struct object *o);
 int object_image_open(struct object *o);
 /* Images that the kernel reads take half of the hot budget: no more of them for now. */
 bool store_backed_much(struct store *s);
+/* True if somebody has the complete image mapped whose handle is closed, or may have; asked while the
+ * kernel has no backing file of it. All must see the same then: other mappings have to be of the image too. */
+bool object_image_mapped(struct object *o);
 /* The backing file made from it is closed: to be called once for each success of the above. */
 void object_image_close(struct object *o);
 
