@@ -175,8 +175,10 @@ static bool is_mapped(const struct opening *op)
 {
 	const struct file_state *f = &op->i->file;
 
-	return atomic_load(&op->fs->passthrough) && !f->backing_id && !f->n_direct &&
-	       object_image_mapped(op->o);
+	if (op->fresh || f->backing_id || f->n_direct || !atomic_load(&op->fs->passthrough))
+		return false;
+	/* Other readers get the image in any case. */
+	return (op->write || store_backed_much(op->fs->store)) && object_image_mapped(op->o);
 }
 
 /* open_lock is held. */
@@ -229,7 +231,7 @@ static int with_object(struct opening *op)
 	if (r == 0) {
 		image = prepare(op);
 		pthread_mutex_lock(open_lock(op->fs, op->i->ino));
-		op->held |= image && op->write && !op->fresh && is_mapped(op);
+		op->held |= image && is_mapped(op);
 		r = choose(op, image);
 		pthread_mutex_unlock(open_lock(op->fs, op->i->ino));
 	}
