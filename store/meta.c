@@ -118,6 +118,7 @@ int meta_open(const char *dir, bool read_only, struct meta **ret, struct store_e
 	pthread_mutex_init(&m->write_lock, NULL);
 	pthread_mutex_init(&m->state_lock, NULL);
 	pthread_cond_init(&m->wake, NULL);
+	pthread_cond_init(&m->emptied, NULL);
 	m->read_only = read_only;
 	r = locate(m, dir, err);
 	if (r == 0)
@@ -150,6 +151,7 @@ void meta_close(struct meta *m)
 	meta_readers_close(m, keep_wal);
 	meta_conn_close(&m->writer, keep_wal);
 	pthread_cond_destroy(&m->wake);
+	pthread_cond_destroy(&m->emptied);
 	pthread_mutex_destroy(&m->state_lock);
 	pthread_mutex_destroy(&m->write_lock);
 	free(m->uri);

@@ -90,6 +90,8 @@ struct meta {
 	unsigned idle_count;
 	pthread_cond_t wake; /* the checkpointer: checkpoint_due or stop has changed */
 	bool checkpoint_due, stop;
+	pthread_cond_t emptied; /* writers: wal_full has changed */
+	bool wal_full;          /* no transaction begins before the checkpointer has been round */
 
 	bool running; /* the checkpointer exists; set by open and close alone */
 	pthread_t thread;
@@ -124,6 +126,7 @@ int meta_wal_start(struct meta *m);
 void meta_wal_stop(struct meta *m);
 int meta_wal_sync(struct meta *m);       /* holds write_lock */
 void meta_wal_committed(struct meta *m); /* holds write_lock */
+void meta_wal_admit(struct meta *m);     /* before a transaction; holds nothing */
 int meta_broken(struct meta *m);
 
 /* meta_read.c */

@@ -33,6 +33,7 @@ int meta_txn_begin(struct meta *m, struct store *s, struct meta_txn **ret)
 
 	if (m->read_only)
 		return -EROFS;
+	meta_wal_admit(m);
 	pthread_mutex_lock(&m->write_lock);
 	r = meta_broken(m);
 	if (r == 0)

@@ -78,7 +78,17 @@ void meta_wal_committed(struct meta *m)
 		return;
 	pthread_mutex_lock(&m->state_lock);
 	m->checkpoint_due = true;
+	m->wal_full = m->running && !m->stop && !m->broken && m->wal_bytes > CHECKPOINT_FORCE_BYTES;
 	pthread_cond_signal(&m->wake);
+	pthread_mutex_unlock(&m->state_lock);
+}
+
+/* Else commits that never pause would outrun the checkpointer, and take write_lock from it. */
+void meta_wal_admit(struct meta *m)
+{
+	pthread_mutex_lock(&m->state_lock);
+	while (m->wal_full)
+		pthread_cond_wait(&m->emptied, &m->state_lock);
 	pthread_mutex_unlock(&m->state_lock);
 }
 
@@ -127,7 +137,12 @@ static void *checkpointer(void *arg)
 		checkpoint(m);
 		checkpoint_force(m);
 		pthread_mutex_lock(&m->state_lock);
+		m->wal_full = false;
+		pthread_cond_broadcast(&m->emptied);
 	}
+	/* Whoever comes now is told that the database is broken, or is its closer. */
+	m->wal_full = false;
+	pthread_cond_broadcast(&m->emptied);
 	pthread_mutex_unlock(&m->state_lock);
 	return NULL;
 }

@@ -892,5 +892,5 @@ Test(meta, wal_is_bounded)
 		if (st.st_size > top)
 			top = st.st_size;
 	}
-	cr_assert_leq(top, 96 << 20, "%ld", (long)top);
+	cr_assert_leq(top, 66 << 20, "%ld", (long)top);
 }
