@@ -20,7 +20,7 @@
 #include <stdatomic.h>
 
 #define SAMPLE    (256u * MIB)
-#define FILE_SIZE (128u * MIB) /* as the files of the session */
+#define FILE_SIZE (128u * MIB) /* from 16 MiB on all files are cut alike */
 #define WINDOW    (8u * MIB)
 
 struct encoded {
