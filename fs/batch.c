@@ -18,6 +18,7 @@ struct row {
 	enum row_kind kind;
 	uint32_t version;
 	bool was_in_db;
+	bool older; /* a file: the mtime in the row is that of older content */
 	bool extra; /* a directory, for its count alone: its names are not in the batch */
 };
 
@@ -142,7 +143,10 @@ static void take_file(struct row *row)
 	inode_fold(i, &os);
 	row->a.size = i->a.size;
 	row->a.ctime = i->a.ctime;
-	row->a.mtime = object_is_dirty(row->o) ? i->file.settled_mtime : i->a.mtime;
+	row->older = object_is_dirty(row->o) && (time_after(&i->file.settled_mtime, &i->a.mtime) ||
+						 time_after(&i->a.mtime, &i->file.settled_mtime));
+	if (row->older)
+		row->a.mtime = i->file.settled_mtime;
 }
 
 static void take_row(struct batch *b, struct inode *i, bool delete)
@@ -391,7 +395,10 @@ static void clean_row(struct row *row)
 	if (row->kind == ROW_DELETE)
 		return;
 	if (i->version == row->version)
-		i->dirty &= (uint8_t) ~(INODE_ATTR | INODE_ATIME | INODE_DATA);
+		i->dirty &= (uint8_t) ~(INODE_ATTR | INODE_TIMES | INODE_DATA);
+	/* One that was set is known to nobody else. */
+	if (row->older)
+		i->dirty |= INODE_TIMES;
 	if (inode_is_dir(i))
 		i->dir.db_nlink = row->a.nlink;
 	if (i->dirty & INODE_XATTR)

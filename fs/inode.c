@@ -186,7 +186,7 @@ bool inode_is_dirty(const struct inode *i)
 void inode_update_dirty(struct fs *fs, struct inode *i)
 {
 	bool dirty = inode_is_dirty(i);
-	bool counts = dirty && !(i->dirty == INODE_ATIME && i->a.nlink && !i->n_dirty_names &&
+	bool counts = dirty && !(i->dirty == INODE_TIMES && i->a.nlink && !i->n_dirty_names &&
 				 !i->flight && list_empty(&i->lost));
 
 	if (dirty && list_empty(&i->dirty_link)) {

@@ -43,7 +43,7 @@ enum {
 	INODE_ATTR = 1,
 	INODE_XATTR = 2,
 	INODE_DATA = 4,  /* files: settled, or about to be, and not yet named by meta.db */
-	INODE_ATIME = 8, /* only that, and nobody waits for it */
+	INODE_TIMES = 8, /* only atime, or an mtime set before its content is settled: nobody waits */
 };
 
 struct xattr {

@@ -49,7 +49,7 @@ static void touch_atime(struct fs *fs, struct inode *i, int flags)
 		return;
 	i->a.atime = now;
 	i->version++;
-	i->dirty |= INODE_ATIME;
+	i->dirty |= INODE_TIMES;
 	inode_update_dirty(fs, i);
 }
 
