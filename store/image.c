@@ -184,9 +184,10 @@ int image_create(struct object *o, enum image_state state, uint64_t size)
 	o->place = (size ? size : o->expected) <= SMALL_MAX && (size || o->expected) ? IMAGE_SMALL :
 										       IMAGE_HUGE;
 	image_name(o->ino, name);
-	if (unlinkat(image_dir(o), name, 0) && errno != ENOENT)
-		return -errno;
 	fd = image_open(o, O_RDWR | O_CREAT | O_EXCL);
+	/* What a killed daemon left and nobody took. */
+	if (fd == -EEXIST && !unlinkat(image_dir(o), name, 0))
+		fd = image_open(o, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0)
 		return fd;
 	if (size && ftruncate(fd, size))
