@@ -172,6 +172,7 @@ static int init(struct fs *fs, const struct fs_options *opt)
 	fs->stored_epoch = 1;
 	clock_gettime(CLOCK_MONOTONIC, &fs->started);
 	list_init(&fs->dirty);
+	list_init(&fs->resting);
 	list_init(&fs->vacant);
 	list_init(&fs->evictions);
 	list_init(&fs->requests);
@@ -311,6 +312,7 @@ static void free_cache(struct fs *fs)
 			object_handle_end(i->file.o, false, false);
 		inode_free(i);
 	}
+	known_free(&fs->known);
 	fs->root = NULL;
 }
 

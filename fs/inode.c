@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * inode: the cache of inodes. An inode is in memory while the kernel knows it, somebody works on
- * it, a cached name lies below it, or meta.db does not have its state yet.
+ * it, a cached name lies below it, or meta.db does not have its state yet. Of files that only the
+ * kernel knows no more than RESTING_MAX stay; the others are in fs->known and come back when asked for.
  *
  * Must never wait for I/O under the namespace lock: rows are read without it, and what was read is
  * thrown away when a commit has made entries clean (and droppable) meanwhile.
@@ -9,11 +10,15 @@
 #include "fs/state.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* How often a row is read again without the lock before it is read under it. */
 #define LOAD_TRIES 3
+
+#define RESTING_MAX 32768u /* files, of about 700 bytes */
+#define LET_GO      16u    /* at most so many of them at a time */
 
 struct inode *inode_find(struct fs *fs, uint64_t ino)
 {
@@ -37,6 +42,7 @@ static void init_kind(struct inode *i)
 int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **ret)
 {
 	struct inode *i = calloc(1, sizeof(*i));
+	struct known_file f;
 
 	if (!i)
 		return -ENOMEM;
@@ -48,24 +54,16 @@ int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **
 	list_init(&i->names);
 	list_init(&i->lost);
 	list_init(&i->dirty_link);
+	list_init(&i->rest_link);
 	init_kind(i);
 	HASH_ADD(hh, fs->inodes, ino, sizeof(i->ino), i);
 	if (!i->hh.tbl) {
 		free(i);
 		return -ENOMEM;
 	}
+	if (known_take(&fs->known, i->ino, &f))
+		i->nlookup = f.nlookup;
 	a->target = NULL;
-	*ret = i;
-	return 0;
-}
-
-int inode_hold(struct fs *fs, uint64_t ino, struct inode **ret)
-{
-	struct inode *i = inode_find(fs, ino);
-
-	if (!i)
-		return -ESTALE;
-	i->refs++;
 	*ret = i;
 	return 0;
 }
@@ -93,11 +91,101 @@ static int load_once(struct fs *fs, uint64_t ino, bool locked, struct inode **re
 	return r;
 }
 
+/* A row of a name, and that of what it names. */
+struct named {
+	uint64_t id, ino;
+	char name[NAME_LIMIT + 1];
+	struct meta_inode a;
+};
+
+static int copy_name(void *arg, const struct meta_dentry *d)
+{
+	struct named *n = arg;
+
+	n->id = d->id;
+	n->ino = d->ino;
+	snprintf(n->name, sizeof(n->name), "%s", d->name);
+	return 1;
+}
+
+/* 0 and n.ino 0: it has another name by now, or none. */
+static int read_named(struct fs *fs, const struct known_file *f, struct named *n)
+{
+	int r = meta_list(fs->store, f->parent, f->id - 1, copy_name, n);
+
+	if (r == 1 && n->id == f->id && n->ino == f->ino)
+		r = meta_get_inode(fs->store, f->ino, &n->a);
+	else
+		n->ino = 0;
+	if (r == -ENOENT)
+		n->ino = 0;
+	return r < 0 && r != -ENOENT ? r : 0;
+}
+
+static int enter_named(struct fs *fs, struct inode *p, struct named *n)
+{
+	struct dentry *d;
+	struct inode *i;
+	int r = inode_enter(fs, &n->a, true, &i);
+
+	if (r)
+		return r;
+	r = dentry_enter(fs, p, n->name, i, n->id, &d);
+	if (r)
+		inode_rest(fs, i);
+	return r;
+}
+
+/*
+ * One try to bring a file back with its name, which leads to its directory, and with that to what an
+ * fsync has to make durable. When the file is not there afterwards, it was changed meanwhile.
+ */
+static int bring_back(struct fs *fs, const struct known_file *f, bool locked)
+{
+	uint64_t seq;
+	struct named n = { 0 };
+	struct inode *p;
+	int r = inode_load(fs, f->parent, &p);
+
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	seq = fs->commit_seq;
+	if (!locked)
+		ns_unlock(fs);
+	r = read_named(fs, f, &n);
+	if (!locked)
+		ns_lock(fs);
+	if (r == 0 && n.ino && seq == fs->commit_seq && !inode_find(fs, n.ino) &&
+	    !dentry_find(fs, p->ino, n.name))
+		r = enter_named(fs, p, &n);
+	meta_inode_done(&n.a);
+	inode_put(fs, p);
+	return r;
+}
+
+/* *ret NULL: the kernel does not know it. */
+static int load_known(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+	struct known_file f;
+	int r = 0;
+
+	*ret = NULL;
+	for (int tries = 0; r == 0 && !*ret && tries <= LOAD_TRIES; tries++) {
+		if (!known_find(&fs->known, ino, &f))
+			break;
+		r = bring_back(fs, &f, tries == LOAD_TRIES);
+		*ret = inode_find(fs, ino);
+	}
+	return *ret ? 0 : r;
+}
+
 int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
 {
 	struct inode *i = inode_find(fs, ino);
-	int r = i ? 0 : 1;
+	int r = i ? 0 : load_known(fs, ino, &i);
 
+	if (r == 0 && !i)
+		r = 1;
 	for (int tries = 0; r == 1; tries++)
 		r = load_once(fs, ino, tries >= LOAD_TRIES, &i);
 	if (r)
@@ -105,6 +193,17 @@ int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
 	i->refs++;
 	*ret = i;
 	return 0;
+}
+
+int inode_hold(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+	struct known_file f;
+	int r;
+
+	if (!inode_find(fs, ino) && !known_find(&fs->known, ino, &f))
+		return -ESTALE;
+	r = inode_load(fs, ino, ret);
+	return r == -ENOENT ? -ESTALE : r;
 }
 
 void inode_put(struct fs *fs, struct inode *i)
@@ -122,6 +221,12 @@ void inode_free(struct inode *i)
 	free(i);
 }
 
+static void leave_rest(struct fs *fs, struct inode *i)
+{
+	fs->n_resting -= !list_empty(&i->rest_link);
+	list_del(&i->rest_link);
+}
+
 /* Its names go first; each may take its directory along. */
 static void drop(struct fs *fs, struct inode *i)
 {
@@ -129,6 +234,7 @@ static void drop(struct fs *fs, struct inode *i)
 
 	list_for_each(l, &i->names) if (list_entry(l, struct dentry, names)->refs) return;
 	HASH_DEL(fs->inodes, i);
+	leave_rest(fs, i);
 	list_for_each_safe(l, next, &i->names)
 	{
 		struct dentry *d = list_entry(l, struct dentry, names);
@@ -156,6 +262,13 @@ static void queue_discard(struct fs *fs, struct inode *i)
 	fs->discards = i;
 }
 
+static void start_rest(struct fs *fs, struct inode *i)
+{
+	leave_rest(fs, i);
+	list_add_tail(&fs->resting, &i->rest_link);
+	fs->n_resting++;
+}
+
 void inode_rest(struct fs *fs, struct inode *i)
 {
 	bool file = inode_is_file(i);
@@ -172,6 +285,43 @@ void inode_rest(struct fs *fs, struct inode *i)
 		release_object(i);
 	if (!i->nlookup)
 		drop(fs, i);
+	else if (file)
+		start_rest(fs, i);
+}
+
+/* Its one name, by which it can be found again; NULL when it has to stay. */
+static const struct dentry *way_back(const struct inode *i)
+{
+	const struct dentry *d = inode_a_name(i);
+
+	if (!d || d->refs || i->refs || i->nopen || i->a.nlink != 1 || !i->in_db ||
+	    i->names.next != i->names.prev || inode_is_dirty(i))
+		return NULL;
+	if (i->file.o || i->file.orphan || i->file.pin_held || i->file.evict_to)
+		return NULL;
+	return d;
+}
+
+/* The one that has rested longest; one that does not rest at all just leaves the list. */
+static void let_one_go(struct fs *fs)
+{
+	struct inode *i = list_entry(fs->resting.next, struct inode, rest_link);
+	const struct dentry *d = way_back(i);
+	struct known_file f = { .ino = i->ino, .nlookup = i->nlookup };
+
+	leave_rest(fs, i);
+	if (!d)
+		return;
+	f.parent = d->parent_ino;
+	f.id = d->id;
+	if (!i->nlookup || !known_add(&fs->known, &f))
+		drop(fs, i);
+}
+
+void inode_let_go(struct fs *fs)
+{
+	for (unsigned n = 0; n < LET_GO && fs->n_resting > RESTING_MAX; n++)
+		let_one_go(fs);
 }
 
 bool inode_is_dirty(const struct inode *i)

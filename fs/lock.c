@@ -29,8 +29,10 @@ static void discard(struct fs *fs, struct inode *i)
 
 void ns_unlock(struct fs *fs)
 {
-	struct inode *chain = fs->discards;
+	struct inode *chain;
 
+	inode_let_go(fs);
+	chain = fs->discards;
 	fs->discards = NULL;
 	pthread_mutex_unlock(&fs->lock);
 	if (!chain)

@@ -123,6 +123,8 @@ static void forget(struct fs *fs, uint64_t ino, uint64_t n)
 
 	if (i)
 		namei_unlookup(fs, i, n);
+	else
+		known_forget(&fs->known, ino, n);
 }
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)

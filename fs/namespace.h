@@ -42,8 +42,9 @@ struct fs;
 enum {
 	INODE_ATTR = 1,
 	INODE_XATTR = 2,
-	INODE_DATA = 4,  /* files: settled, or about to be, and not yet named by meta.db */
-	INODE_TIMES = 8, /* only atime, or an mtime set before its content is settled: nobody waits */
+	INODE_DATA = 4, /* files: settled, or about to be, and not yet named by meta.db */
+	INODE_TIMES =
+		8, /* only atime, or an mtime set before its content is settled: nobody waits */
 };
 
 struct xattr {
@@ -106,6 +107,7 @@ struct inode {
 	struct list names;      /* dentry.names: what names it now */
 	struct list lost;       /* dentry.lost: what names it in meta.db and does not now */
 	struct list dirty_link; /* on fs->dirty */
+	struct list rest_link;  /* on fs->resting: nobody uses it but the kernel */
 	uint64_t dirty_since;   /* fs->dirty_seq when it became dirty, or when the last snapshot was
 	                           taken that landed: what meta.db lacks of it is not older */
 	uint64_t round;         /* the commit round that has tried it */
@@ -131,7 +133,7 @@ static inline bool inode_is_dir(const struct inode *i)
 
 /* The cached inode, or NULL; no reference is taken. */
 struct inode *inode_find(struct fs *fs, uint64_t ino);
-/* The inode behind a node id of the kernel, with a reference. -ESTALE. */
+/* The inode behind a node id of the kernel, with a reference; like _load functions. -ESTALE. */
 int inode_hold(struct fs *fs, uint64_t ino, struct inode **ret);
 /* The inode with a reference, read from meta.db if need be. -ENOENT. */
 int inode_load(struct fs *fs, uint64_t ino, struct inode **ret);
@@ -141,6 +143,9 @@ int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **
 void inode_put(struct fs *fs, struct inode *i);
 /* Drops what nobody needs any more. */
 void inode_rest(struct fs *fs, struct inode *i);
+/* Lets go of the files that have rested longest, where there are too many: to be called when the lock
+ * is about to be given up, as whatever has no reference may go. */
+void inode_let_go(struct fs *fs);
 bool inode_is_dirty(const struct inode *i);
 /* To be called after every change of what inode_is_dirty() looks at. */
 void inode_update_dirty(struct fs *fs, struct inode *i);

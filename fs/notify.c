@@ -106,11 +106,13 @@ static void raise_readahead(struct fs *fs)
 /* The cached stored size is not to be trusted; true if the kernel may have one too. */
 static bool forget_stored(struct fs *fs, uint64_t ino)
 {
+	struct known_file f;
 	struct inode *i;
-	bool known = false;
+	bool known;
 
 	ns_lock(fs);
 	i = inode_find(fs, ino);
+	known = !i && known_find(&fs->known, ino, &f);
 	if (i && inode_is_file(i)) {
 		i->file.stored_epoch = 0;
 		known = i->nlookup > 0;

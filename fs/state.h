@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 
 #include "fs/fs.h"
+#include "fs/known.h"
 #include "fs/list.h"
 #include "fs/namespace.h"
 #include "store/store.h"
@@ -164,7 +165,10 @@ struct fs {
 	struct inode *inodes;
 	struct dentry *dentries;
 	struct inode *root;
-	struct list dirty; /* inode.dirty_link, oldest first */
+	struct list resting; /* inode.rest_link, longest first */
+	size_t n_resting;
+	struct known known; /* files the kernel knows that are not in inodes */
+	struct list dirty;  /* inode.dirty_link, oldest first */
 	size_t n_dirty;
 	size_t n_unsettled; /* of them, those with more than an atime */
 	struct list vacant; /* dentry.child of clean vacant names, oldest first */

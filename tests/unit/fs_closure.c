@@ -61,6 +61,7 @@ static void setup(void)
 	fs = calloc(1, sizeof(*fs));
 	fs->next_id = DENTRY_FIRST;
 	list_init(&fs->dirty);
+	list_init(&fs->resting);
 	list_init(&fs->vacant);
 	root = dir(INO_ROOT, true);
 }

@@ -27,6 +27,7 @@ static void setup(void)
 {
 	fs = calloc(1, sizeof(*fs));
 	list_init(&fs->dirty);
+	list_init(&fs->resting);
 	list_init(&fs->vacant);
 	root = add_inode(INO_ROOT, S_IFDIR | 0755);
 	f = add_inode(20, S_IFREG | 0600);
