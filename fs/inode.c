@@ -61,8 +61,11 @@ int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **
 		free(i);
 		return -ENOMEM;
 	}
-	if (known_take(&fs->known, i->ino, &f))
+	if (known_take(&fs->known, i->ino, &f)) {
 		i->nlookup = f.nlookup;
+		i->file.opened = f.idle_since;
+		i->file.idle_since.tv_sec = f.idle_since;
+	}
 	a->target = NULL;
 	*ret = i;
 	return 0;
@@ -295,7 +298,7 @@ static const struct dentry *way_back(const struct inode *i)
 	const struct dentry *d = inode_a_name(i);
 
 	if (!d || d->refs || i->refs || i->nopen || i->a.nlink != 1 || !i->in_db ||
-	    i->names.next != i->names.prev || inode_is_dirty(i))
+	    i->nlookup > UINT32_MAX || i->names.next != i->names.prev || inode_is_dirty(i))
 		return NULL;
 	if (i->file.o || i->file.orphan || i->file.pin_held || i->file.evict_to)
 		return NULL;
@@ -307,13 +310,15 @@ static void let_one_go(struct fs *fs)
 {
 	struct inode *i = list_entry(fs->resting.next, struct inode, rest_link);
 	const struct dentry *d = way_back(i);
-	struct known_file f = { .ino = i->ino, .nlookup = i->nlookup };
+	struct known_file f = { .ino = i->ino, .nlookup = (uint32_t)i->nlookup };
 
 	leave_rest(fs, i);
 	if (!d)
 		return;
 	f.parent = d->parent_ino;
 	f.id = d->id;
+	if (i->file.opened)
+		f.idle_since = (uint32_t)i->file.idle_since.tv_sec;
 	if (!i->nlookup || !known_add(&fs->known, &f))
 		drop(fs, i);
 }

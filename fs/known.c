@@ -122,7 +122,7 @@ void known_forget(struct known *k, uint64_t ino, uint64_t n)
 	if (!f)
 		return;
 	if (f->nlookup > n)
-		f->nlookup -= n;
+		f->nlookup -= (uint32_t)n;
 	else
 		take_out(s, (size_t)(f - s->slot));
 }

@@ -21,7 +21,8 @@
 struct known_file {
 	uint64_t ino;        /* not 0 */
 	uint64_t parent, id; /* its only name: the directory, and the row there */
-	uint64_t nlookup;    /* the kernel's references; not 0 */
+	uint32_t nlookup;    /* the kernel's references; not 0 */
+	uint32_t idle_since; /* last close, seconds of CLOCK_MONOTONIC; 0: not opened */
 };
 
 /* All zero: empty. */

@@ -22,11 +22,12 @@ static void check(uint64_t ino)
 	cr_assert_eq(f.nlookup, model[ino]);
 	cr_assert_eq(f.parent, ino * 3);
 	cr_assert_eq(f.id, ino * 5);
+	cr_assert_eq(f.idle_since, 7);
 }
 
 static void change(uint64_t ino, unsigned n)
 {
-	struct known_file f = { ino, ino * 3, ino * 5, n + 1 };
+	struct known_file f = { ino, ino * 3, ino * 5, n + 1, 7 };
 
 	if (!model[ino]) {
 		cr_assert_eq(known_add(&known, &f), 0);
