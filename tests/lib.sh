@@ -129,11 +129,14 @@ kv_mounted() {
 	[ -n "$(mounts_below "$MNT")" ]
 }
 
-# gone PID: no such process, or one that only waits to be reaped.
+# gone PID: no such process, or one that only waits to be reaped: its first thread may be dead while others still
+# hold /dev/fuse.
 gone() {
-	local state
-	state=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) || return 0
-	[ "${state%% *}" = Z ]
+	local task state
+	for task in "/proc/$1/task/"*; do
+		state=$(sed 's/.*) //' "$task/stat" 2>/dev/null) || continue
+		[[ ${state%% *} = [ZX] ]] || return 1
+	done
 }
 
 # ---- Status --------------------------------------------------------------------------------------
