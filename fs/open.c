@@ -203,17 +203,21 @@ static int choose(struct opening *op, bool image)
 		return 0;
 	if (op->mode != HANDLE_PASSTHROUGH && op->mode != HANDLE_BACKED)
 		end_grant(op);
-	if (op->hidden) {
-		ns_lock(op->fs);
-		object_know_mtime(op->o, &op->i->a.mtime);
-		ns_unlock(op->fs);
-	}
 	r = object_handle_begin(op->o, true, op->hidden);
 	if (r) {
 		backing_end(op->fs, op->i, op->mode);
 		end_grant(op);
 	}
 	return r;
+}
+
+/* After a kill the image tells when the content last changed, if it was to change: one that was just filled has
+ * the time of that. */
+static void know_mtime(struct opening *op)
+{
+	ns_lock(op->fs);
+	object_know_mtime(op->o, &op->i->a.mtime);
+	ns_unlock(op->fs);
 }
 
 /* From here to the end of the open a handle for reading keeps the image. */
@@ -230,6 +234,8 @@ static int with_object(struct opening *op)
 	}
 	if (r == 0) {
 		image = prepare(op);
+		if (op->write || op->cold)
+			know_mtime(op);
 		pthread_mutex_lock(open_lock(op->fs, op->i->ino));
 		op->held |= image && is_mapped(op);
 		r = choose(op, image);

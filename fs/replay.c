@@ -226,8 +226,9 @@ static int release(struct fs *fs)
 	return r;
 }
 
-/* Objects the store has and nothing names: of files that were just being made, or just gone. */
-static int discard_orphan(void *arg, struct object *o)
+/* Objects the store has and nothing names go: of files that were just being made, or just gone. The others'
+ * images learn the time of their content: the dead daemon may have filled them without. */
+static int check_found(void *arg, struct object *o)
 {
 	struct fs *fs = arg;
 	struct inode *i;
@@ -235,8 +236,10 @@ static int discard_orphan(void *arg, struct object *o)
 
 	ns_lock(fs);
 	r = inode_load(fs, object_ino(o), &i);
-	if (r == 0)
+	if (r == 0) {
+		object_know_mtime(o, &i->a.mtime);
 		inode_put(fs, i);
+	}
 	ns_unlock(fs);
 	if (r == -ENOENT)
 		object_discard(o);
@@ -258,5 +261,5 @@ int replay_run(struct fs *fs)
 	ns_unlock(fs);
 	if (r || s)
 		return r ? r : s;
-	return store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF, discard_orphan, fs);
+	return store_for_dirty(fs->store, 0, DIRTY_OPEN | DIRTY_PUT_OFF, check_found, fs);
 }

@@ -185,7 +185,7 @@ int object_stat(struct object *o, struct object_stat *ret);
 /* utimensat and chown: mtime as the file system knows it, put on the image, so that a later
  * passthrough write is seen as newer. */
 int object_set_mtime(struct object *o, const struct timespec *mtime);
-/* Before a hidden writer comes: mtime as the file system knows it. An image that was filled has the
+/* mtime as the file system knows it, before a writer comes and after a fill. An image that was filled has the
  * time of that, which after a kill would pass for a write's. */
 void object_know_mtime(struct object *o, const struct timespec *mtime);
 void object_set_tenant(struct object *o, uint32_t tenant);
