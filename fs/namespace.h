@@ -86,6 +86,7 @@ struct dir_state {
 	int32_t delta;           /* commit's scratch: subdirectories a batch adds to the row */
 	bool extra;              /* commit's scratch: its row must be put for that */
 	uint64_t largest;        /* a hint: the largest file size seen below */
+	uint32_t alike; /* files written one after the other that are half of that at least */
 };
 
 struct inode {

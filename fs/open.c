@@ -13,6 +13,11 @@
 
 #define DAY_S     86400
 #define ADMIT_MIN (1ull << 30)
+/* A file in a directory of so many blocks, of between so many bytes, will be one of them. */
+#define ALIKE     8u
+#define BLOCK_MIN (256u << 10)
+#define BLOCK_MAX (64u << 20)
+#define KEEP_MIN  (16ull << 20) /* bytes kept for such a one */
 
 struct opening {
 	struct fs *fs;
@@ -29,6 +34,7 @@ struct opening {
 	bool cold;        /* had no complete image */
 	bool prefetched;  /* has one because a reader walks this directory */
 	uint64_t largest; /* of its directory */
+	uint32_t alike;
 	uint32_t error_seq;
 	int backing_id;
 	uint64_t granted; /* bytes; 0: no grant */
@@ -73,6 +79,7 @@ static int begin(struct opening *op)
 	d = inode_a_name(i);
 	op->error_seq = i->file.error_seq;
 	op->largest = d ? d->parent->dir.largest : 0;
+	op->alike = d ? d->parent->dir.alike : 0;
 	if (op->new_content)
 		object_expect_size(op->o, op->largest ? op->largest : op->fs->last_size);
 	touch_atime(op->fs, i, op->flags);
@@ -132,19 +139,28 @@ static bool prepare(struct opening *op)
 	return false;
 }
 
+/* The files beside it tell what it will be. Small ones do not: they may be what describes large ones. */
+static bool is_block(const struct opening *op)
+{
+	return op->alike >= ALIKE && op->largest >= BLOCK_MIN && op->largest <= BLOCK_MAX;
+}
+
 /* An image under a backing id cannot give blocks back before its last close, so the pool must have
  * room for what the writer may make of it. */
 static bool may_grow(struct opening *op, bool unseen)
 {
 	uint64_t want = op->largest * 2 > ADMIT_MIN ? op->largest * 2 : ADMIT_MIN;
+	uint64_t keep = op->largest * 4 > KEEP_MIN ? op->largest * 4 : KEEP_MIN;
 
 	if (!atomic_load(&op->fs->passthrough))
 		return false;
 	/* Amendments seldom make a file grow. */
 	if (!op->new_content)
 		return store_admits_writer(op->fs->store, want);
-	if (store_grant(op->fs->store, want, unseen))
-		op->granted = want;
+	if (!is_block(op))
+		keep = want;
+	if (store_grant(op->fs->store, want, keep, unseen))
+		op->granted = keep;
 	return op->granted;
 }
 
@@ -155,12 +171,13 @@ static void end_grant(struct opening *op)
 	op->granted = 0;
 }
 
-/* The kernel may write new content into the image unseen. */
+/* The kernel may write new content into the image unseen. With O_DIRECT come also files of terabytes, with
+ * holes, whose writers must be made to wait: blocks do not. */
 static bool may_write_unseen(const struct opening *op)
 {
 	return op->new_content && (op->flags & O_ACCMODE) == O_WRONLY &&
-	       !(op->flags & (O_DIRECT | O_SYNC | O_DSYNC)) && !op->privileged &&
-	       memcg_is_ours(op->fs, op->pid);
+	       !(op->flags & (O_SYNC | O_DSYNC)) && (!(op->flags & O_DIRECT) || is_block(op)) &&
+	       !op->privileged && memcg_is_ours(op->fs, op->pid);
 }
 
 /* Through a writable mapping a foreign process would be charged for pages of the image. */
@@ -346,8 +363,17 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
 
 /* ---- closing ---- */
 
+static void note_size(struct dir_state *dir, uint64_t size, bool written)
+{
+	bool alike = size >= dir->largest / 2 && size / 2 <= dir->largest;
+
+	dir->alike = alike ? dir->alike + written : 0;
+	if (size > dir->largest)
+		dir->largest = size;
+}
+
 /* The lock is held; that was the last handle. */
-static void last_close(struct fs *fs, struct inode *i, struct object *o)
+static void last_close(struct fs *fs, struct inode *i, struct object *o, bool written)
 {
 	struct object_stat os;
 	struct dentry *d = inode_a_name(i);
@@ -356,8 +382,8 @@ static void last_close(struct fs *fs, struct inode *i, struct object *o)
 	inode_fold(i, &os);
 	i->file.stored_epoch = 0;
 	clock_gettime(CLOCK_MONOTONIC, &i->file.idle_since);
-	if (d && os.size > d->parent->dir.largest)
-		d->parent->dir.largest = os.size;
+	if (d)
+		note_size(&d->parent->dir, os.size, written);
 	fs->last_size = os.size;
 	if (i->file.evict_to && i->a.nlink)
 		writeback_evict_later(fs, i);
@@ -382,7 +408,7 @@ void open_end(struct fs *fs, struct handle *h)
 		ns_lock(fs);
 		i->nopen--;
 		if (h->o && !i->nopen)
-			last_close(fs, i, h->o);
+			last_close(fs, i, h->o, h->write);
 		inode_rest(fs, i);
 		ns_unlock(fs);
 	}

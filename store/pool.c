@@ -242,9 +242,9 @@ bool store_admits_writer(struct store *s, uint64_t want)
 	return fits(s, atomic_load(&s->granted_bytes) + want);
 }
 
-bool store_grant(struct store *s, uint64_t want, bool unseen)
+bool store_grant(struct store *s, uint64_t want, uint64_t keep, bool unseen)
 {
-	uint64_t others = atomic_fetch_add(&s->granted_bytes, want);
+	uint64_t others = atomic_fetch_add(&s->granted_bytes, keep);
 	/* Beside several there must be room for those who were not let in. */
 	uint64_t need = others + want + (others ? s->opt.hot_bytes / SPARE : 0);
 
@@ -253,7 +253,7 @@ bool store_grant(struct store *s, uint64_t want, bool unseen)
 			return true;
 		want_room(s, need);
 	}
-	store_grant_end(s, want);
+	store_grant_end(s, keep);
 	return false;
 }
 

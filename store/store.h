@@ -125,10 +125,10 @@ bool store_recovered(const struct store *s);
  * room for want bytes beside what was granted, and the store for every byte that could become
  * dirty. */
 bool store_admits_writer(struct store *s, uint64_t want);
-/* The same, and keeps that much from the next one, until store_grant_end(): after
+/* The same, and keeps keep bytes (at most want) of it from the next one, until store_grant_end(): after
  * object_handle_end(), when what was written is counted. unseen: the writer will ask for no block, so
  * the room must be there now; where only images that can go are in the way, they go soon. */
-bool store_grant(struct store *s, uint64_t want, bool unseen);
+bool store_grant(struct store *s, uint64_t want, uint64_t keep, bool unseen);
 void store_grant_end(struct store *s, uint64_t granted);
 
 /* Makes every byte appended to segments so far durable. */
