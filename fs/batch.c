@@ -18,8 +18,8 @@ struct row {
 	enum row_kind kind;
 	uint32_t version;
 	bool was_in_db;
-	bool older; /* a file: the mtime in the row is that of older content */
-	bool extra; /* a directory, for its count alone: its names are not in the batch */
+	bool untold; /* a file: its mtime was set, and the row has that of older content */
+	bool extra;  /* a directory, for its count alone: its names are not in the batch */
 };
 
 struct name {
@@ -143,10 +143,14 @@ static void take_file(struct row *row)
 	inode_fold(i, &os);
 	row->a.size = i->a.size;
 	row->a.ctime = i->a.ctime;
-	row->older = object_is_dirty(row->o) && (time_after(&i->file.settled_mtime, &i->a.mtime) ||
-						 time_after(&i->a.mtime, &i->file.settled_mtime));
-	if (row->older)
-		row->a.mtime = i->file.settled_mtime;
+	row->a.mtime = i->a.mtime;
+	if (!object_is_dirty(row->o))
+		return;
+	/* One that the object knows is safe with it. */
+	row->untold = !os.mtime.tv_sec && !os.mtime.tv_nsec &&
+		      (time_after(&i->file.settled_mtime, &i->a.mtime) ||
+		       time_after(&i->a.mtime, &i->file.settled_mtime));
+	row->a.mtime = i->file.settled_mtime;
 }
 
 static void take_row(struct batch *b, struct inode *i, bool delete)
@@ -396,9 +400,9 @@ static void clean_row(struct row *row)
 		return;
 	if (i->version == row->version)
 		i->dirty &= (uint8_t) ~(INODE_ATTR | INODE_TIMES | INODE_DATA);
-	/* One that was set is known to nobody else. */
-	if (row->older)
-		i->dirty |= INODE_TIMES;
+	/* Settled since, it waits for nothing but the next commit. */
+	if (row->untold)
+		i->dirty |= object_is_dirty(row->o) ? INODE_TIMES : INODE_ATTR;
 	if (inode_is_dir(i))
 		i->dir.db_nlink = row->a.nlink;
 	if (i->dirty & INODE_XATTR)

@@ -73,6 +73,7 @@ struct file_state {
 	bool committing;                      /* between store_sync_data() and meta_commit() */
 	bool pin_held;                        /* a handle of ours keeps the image */
 	bool opened;                          /* was open since it came to memory */
+	bool fresh;                           /* was made, and not closed for the last time since */
 	uint8_t evict_to;                     /* 1 + tier, to be done at the last close; 0: no */
 	struct timespec idle_since;           /* last close, CLOCK_MONOTONIC */
 	struct list evict_link;               /* on fs->evictions */
@@ -86,7 +87,7 @@ struct dir_state {
 	int32_t delta;           /* commit's scratch: subdirectories a batch adds to the row */
 	bool extra;              /* commit's scratch: its row must be put for that */
 	uint64_t largest;        /* a hint: the largest file size seen below */
-	uint32_t alike; /* files written one after the other that are half of that at least */
+	uint32_t alike;          /* new files, one after the other, of half of that at least */
 };
 
 struct inode {

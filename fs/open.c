@@ -85,6 +85,7 @@ static int begin(struct opening *op)
 	touch_atime(op->fs, i, op->flags);
 	i->nopen++;
 	i->file.opened = true;
+	i->file.fresh |= op->fresh;
 	op->prefetched = i->file.prefetched;
 	i->file.prefetched = false;
 	list_del(&i->file.evict_link);
@@ -363,17 +364,18 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
 
 /* ---- closing ---- */
 
-static void note_size(struct dir_state *dir, uint64_t size, bool written)
+static void note_size(struct dir_state *dir, uint64_t size, bool fresh)
 {
 	bool alike = size >= dir->largest / 2 && size / 2 <= dir->largest;
 
-	dir->alike = alike ? dir->alike + written : 0;
+	if (fresh && size)
+		dir->alike = alike ? dir->alike + 1 : 0;
 	if (size > dir->largest)
 		dir->largest = size;
 }
 
 /* The lock is held; that was the last handle. */
-static void last_close(struct fs *fs, struct inode *i, struct object *o, bool written)
+static void last_close(struct fs *fs, struct inode *i, struct object *o)
 {
 	struct object_stat os;
 	struct dentry *d = inode_a_name(i);
@@ -383,7 +385,8 @@ static void last_close(struct fs *fs, struct inode *i, struct object *o, bool wr
 	i->file.stored_epoch = 0;
 	clock_gettime(CLOCK_MONOTONIC, &i->file.idle_since);
 	if (d)
-		note_size(&d->parent->dir, os.size, written);
+		note_size(&d->parent->dir, os.size, i->file.fresh);
+	i->file.fresh = false;
 	fs->last_size = os.size;
 	if (i->file.evict_to && i->a.nlink)
 		writeback_evict_later(fs, i);
@@ -408,7 +411,7 @@ void open_end(struct fs *fs, struct handle *h)
 		ns_lock(fs);
 		i->nopen--;
 		if (h->o && !i->nopen)
-			last_close(fs, i, h->o, h->write);
+			last_close(fs, i, h->o);
 		inode_rest(fs, i);
 		ns_unlock(fs);
 	}

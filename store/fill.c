@@ -134,6 +134,9 @@ static int window_finish(struct object *o, struct window *w)
 	if (w->fd >= 0) {
 		image_note_blocks(o, w->fd);
 		image_wfd_put(o);
+		/* A kill must not take the time of the fill for that of what is dirty. */
+		if (!o->wfd_users && o->dirty.set)
+			image_restore_mtime(o);
 	}
 	finish_if_whole(o);
 	pthread_cond_broadcast(&o->filled);

@@ -429,7 +429,9 @@ void object_know_mtime(struct object *o, const struct timespec *mtime)
 	pthread_mutex_lock(&o->mu);
 	if (o->mtime.tv_nsec < 0 && !o->all_dirty && o->image != IMAGE_NONE) {
 		o->image_mtime = *mtime;
-		image_restore_mtime(o);
+		/* Not over the time of a write that is on its way; a fill puts it there when it ends. */
+		if (!o->wfd_users)
+			image_restore_mtime(o);
 	}
 	pthread_mutex_unlock(&o->mu);
 }
