@@ -94,76 +94,41 @@ static int load_once(struct fs *fs, uint64_t ino, bool locked, struct inode **re
 	return r;
 }
 
-/* A row of a name, and that of what it names. */
 struct named {
-	uint64_t id, ino;
-	char name[NAME_LIMIT + 1];
-	struct meta_inode a;
+	uint64_t id;
+	char name[NAME_LIMIT + 1]; /* "": there is no such row */
 };
 
 static int copy_name(void *arg, const struct meta_dentry *d)
 {
 	struct named *n = arg;
 
-	n->id = d->id;
-	n->ino = d->ino;
-	snprintf(n->name, sizeof(n->name), "%s", d->name);
+	if (d->id == n->id)
+		snprintf(n->name, sizeof(n->name), "%s", d->name);
 	return 1;
 }
 
-/* 0 and n.ino 0: it has another name by now, or none. */
-static int read_named(struct fs *fs, const struct known_file *f, struct named *n)
+/* Brings a file back with its name, which leads to its directory, and with that to what an fsync has to
+ * make durable. It is not there afterwards if it was renamed or removed meanwhile. */
+static int bring_back(struct fs *fs, const struct known_file *f)
 {
-	int r = meta_list(fs->store, f->parent, f->id - 1, copy_name, n);
-
-	if (r == 1 && n->id == f->id && n->ino == f->ino)
-		r = meta_get_inode(fs->store, f->ino, &n->a);
-	else
-		n->ino = 0;
-	if (r == -ENOENT)
-		n->ino = 0;
-	return r < 0 && r != -ENOENT ? r : 0;
-}
-
-static int enter_named(struct fs *fs, struct inode *p, struct named *n)
-{
-	struct dentry *d;
-	struct inode *i;
-	int r = inode_enter(fs, &n->a, true, &i);
-
-	if (r)
-		return r;
-	r = dentry_enter(fs, p, n->name, i, n->id, &d);
-	if (r)
-		inode_rest(fs, i);
-	return r;
-}
-
-/*
- * One try to bring a file back with its name, which leads to its directory, and with that to what an
- * fsync has to make durable. When the file is not there afterwards, it was changed meanwhile.
- */
-static int bring_back(struct fs *fs, const struct known_file *f, bool locked)
-{
-	uint64_t seq;
-	struct named n = { 0 };
+	struct named n = { .id = f->id };
 	struct inode *p;
+	struct dentry *d;
 	int r = inode_load(fs, f->parent, &p);
 
 	if (r)
 		return r == -ENOENT ? 0 : r;
-	seq = fs->commit_seq;
-	if (!locked)
-		ns_unlock(fs);
-	r = read_named(fs, f, &n);
-	if (!locked)
-		ns_lock(fs);
-	if (r == 0 && n.ino && seq == fs->commit_seq && !inode_find(fs, n.ino) &&
-	    !dentry_find(fs, p->ino, n.name))
-		r = enter_named(fs, p, &n);
-	meta_inode_done(&n.a);
+	ns_unlock(fs);
+	r = meta_list(fs->store, f->parent, f->id - 1, copy_name, &n);
+	ns_lock(fs);
+	if (r >= 0 && n.name[0]) {
+		r = dentry_load(fs, p, n.name, &d);
+		if (r == 0)
+			dentry_put(fs, d);
+	}
 	inode_put(fs, p);
-	return r;
+	return r < 0 ? r : 0;
 }
 
 /* *ret NULL: the kernel does not know it. */
@@ -173,10 +138,10 @@ static int load_known(struct fs *fs, uint64_t ino, struct inode **ret)
 	int r = 0;
 
 	*ret = NULL;
-	for (int tries = 0; r == 0 && !*ret && tries <= LOAD_TRIES; tries++) {
+	for (int tries = 0; r == 0 && !*ret && tries < LOAD_TRIES; tries++) {
 		if (!known_find(&fs->known, ino, &f))
 			break;
-		r = bring_back(fs, &f, tries == LOAD_TRIES);
+		r = bring_back(fs, &f);
 		*ret = inode_find(fs, ino);
 	}
 	return *ret ? 0 : r;
@@ -200,10 +165,16 @@ int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
 
 int inode_hold(struct fs *fs, uint64_t ino, struct inode **ret)
 {
+	struct inode *i = inode_find(fs, ino);
 	struct known_file f;
 	int r;
 
-	if (!inode_find(fs, ino) && !known_find(&fs->known, ino, &f))
+	if (i) {
+		i->refs++;
+		*ret = i;
+		return 0;
+	}
+	if (!known_find(&fs->known, ino, &f))
 		return -ESTALE;
 	r = inode_load(fs, ino, ret);
 	return r == -ENOENT ? -ESTALE : r;

@@ -17,9 +17,9 @@ static uint64_t mix(uint64_t ino)
 	return ino * 0x9e3779b97f4a7c15ull;
 }
 
-static struct known_shard *shard_of(const struct known *k, uint64_t ino)
+static struct known_shard *shard_of(struct known *k, uint64_t ino)
 {
-	return (struct known_shard *)&k->shard[mix(ino) >> 56];
+	return &k->shard[mix(ino) >> 56];
 }
 
 static size_t home(const struct known_shard *s, uint64_t ino)
@@ -67,7 +67,7 @@ int known_add(struct known *k, const struct known_file *f)
 	return 0;
 }
 
-static struct known_file *find(const struct known *k, uint64_t ino)
+static struct known_file *find(struct known *k, uint64_t ino)
 {
 	struct known_shard *s = shard_of(k, ino);
 	size_t at;
@@ -78,7 +78,7 @@ static struct known_file *find(const struct known *k, uint64_t ino)
 	return s->slot[at].ino ? &s->slot[at] : NULL;
 }
 
-bool known_find(const struct known *k, uint64_t ino, struct known_file *ret)
+bool known_find(struct known *k, uint64_t ino, struct known_file *ret)
 {
 	const struct known_file *f = find(k, ino);
 

@@ -4,7 +4,7 @@
  *
  * The kernel keeps an inode, and its references to it, for as long as it has memory, which may be
  * millions of them. What the daemon has to remember of one that is idle is how to find it again:
- * 32 bytes here, of a table that is between 3/8 and 3/4 full, instead of about 700.
+ * 32 bytes here, in tables that grow to be between 3/8 and 3/4 full and do not shrink, instead of about 700.
  *
  * Guarded by the namespace lock. A call costs the same whatever the table holds, but for a shard
  * that grows: it has 1/256 of the entries.
@@ -35,7 +35,7 @@ struct known {
 
 /* ino is not in it. -ENOMEM. */
 int known_add(struct known *k, const struct known_file *f);
-bool known_find(const struct known *k, uint64_t ino, struct known_file *ret);
+bool known_find(struct known *k, uint64_t ino, struct known_file *ret);
 /* The same, and takes it out. */
 bool known_take(struct known *k, uint64_t ino, struct known_file *ret);
 /* The kernel gave n references back. */

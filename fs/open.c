@@ -151,15 +151,15 @@ static bool is_block(const struct opening *op)
 static bool may_grow(struct opening *op, bool unseen)
 {
 	uint64_t want = op->largest * 2 > ADMIT_MIN ? op->largest * 2 : ADMIT_MIN;
-	uint64_t keep = op->largest * 4 > KEEP_MIN ? op->largest * 4 : KEEP_MIN;
+	uint64_t keep = want;
 
 	if (!atomic_load(&op->fs->passthrough))
 		return false;
 	/* Amendments seldom make a file grow. */
 	if (!op->new_content)
 		return store_admits_writer(op->fs->store, want);
-	if (!is_block(op))
-		keep = want;
+	if (is_block(op))
+		keep = op->largest * 4 > KEEP_MIN ? op->largest * 4 : KEEP_MIN;
 	if (store_grant(op->fs->store, want, keep, unseen))
 		op->granted = keep;
 	return op->granted;
