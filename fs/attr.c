@@ -52,6 +52,7 @@ static void take_object_stat(struct inode *i, struct object *o, uint64_t epoch)
 	note_size(i);
 	i->file.stored = os.stored;
 	i->file.orphan = os.orphan;
+	i->file.writer = os.writer;
 	/* While it is dirty every byte written changes it. */
 	i->file.stored_epoch = os.dirty || os.writer ? 0 : epoch;
 }
@@ -114,7 +115,7 @@ static double attr_timeout(const struct inode *i, const struct stat *st)
 {
 	if (inode_is_file(i) && (i->file.orphan || privilege_bits(st->st_mode)))
 		return 0;
-	return ATTR_TIMEOUT;
+	return inode_is_file(i) && i->file.writer ? WRITER_TIMEOUT : ATTR_TIMEOUT;
 }
 
 int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
@@ -149,7 +150,7 @@ bool attr_kill_privileges(struct nsop *op, struct inode *i)
 	mode_t bits = privilege_bits(i->a.mode);
 	struct xattr *x = capability(i);
 
-	if (!inode_is_file(i) || (!bits && !x))
+	if (S_ISDIR(i->a.mode) || (!bits && !x))
 		return false;
 	nsop_touch(op, i, false)->mode &= ~bits;
 	if (x)
@@ -170,7 +171,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	count(fs, REQ_GETATTR);
 	if (ino_is_virtual(ino)) {
 		attr_stat_virtual(fs, ino, &st);
-		fuse_reply_attr(req, &st, ATTR_TIMEOUT);
+		fuse_reply_attr(req, &st, WRITER_TIMEOUT);
 		return;
 	}
 	ns_lock(fs);

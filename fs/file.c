@@ -75,6 +75,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		read_text(req, h, size, (uint64_t)off);
 		return;
 	}
+	if (atomic_load_explicit(&h->lazy, memory_order_relaxed))
+		open_first_read(fs, h, fuse_req_ctx(req)->pid);
 	/* Small ones gain nothing by it. A reply that failed half way has not been sent. */
 	if (size >= MAPPED_MIN) {
 		int r = object_read_mapped(h->o, size < MAX_IO ? size : MAX_IO, (uint64_t)off,
@@ -91,9 +93,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		fuse_reply_buf(req, buf, (size_t)n);
 }
 
-/* A write takes suid, sgid and capabilities away, whoever writes: who may keep them is not told
- * to the daemon. */
-static int kill_privileges(struct fs *fs, struct inode *i)
+/* Whoever writes: who may keep them is not told to the daemon. */
+int file_kill_privileges(struct fs *fs, struct inode *i)
 {
 	struct nsop op;
 	int r = 0;
@@ -136,7 +137,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
 		fuse_reply_err(req, EBADF);
 		return;
 	}
-	r = kill_privileges(fs, h->inode);
+	r = file_kill_privileges(fs, h->inode);
 	/* Of the page cache, appends have their offset already. */
 	n = r ? r :
 		write_all(h->o, buf, size, (uint64_t)off, (fi->flags & O_APPEND) && !fi->writepage);
@@ -203,7 +204,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 	else if (off < 0 || len <= 0)
 		r = -EINVAL;
 	else
-		r = kill_privileges(fs, h->inode);
+		r = file_kill_privileges(fs, h->inode);
 	if (r == 0)
 		r = object_fallocate(h->o, mode, (uint64_t)off, (uint64_t)len);
 	fuse_reply_err(req, -r);

@@ -82,8 +82,10 @@ enum handle_mode {
 
 struct handle {
 	enum handle_mode mode;
-	bool write, hidden;  /* as object_handle_begin() was told */
-	uint64_t granted;    /* by store_grant(); 0: nothing */
+	bool write, hidden; /* as object_handle_begin() was told */
+	uint64_t granted;   /* by store_grant(); 0: nothing */
+	pid_t copier;       /* who opened it and may be about to copy it; 0 */
+	atomic_bool lazy; /* a cold file: filled, and the next ones with it, from its first read on */
 	struct inode *inode; /* kept by nopen; NULL for text */
 	struct object *o;    /* files, with a reference */
 	uint32_t error_seen; /* of inode->file.error_seq; fs->lock */
@@ -115,6 +117,9 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
  * fine. */
 void open_end(struct fs *fs, struct handle *h);
 
+/* The first read of a lazy handle has come. */
+void open_first_read(struct fs *fs, struct handle *h, pid_t pid);
+
 /* backing.c: which way the bytes of an open file go. */
 struct backing_want {
 	bool write;
@@ -132,6 +137,8 @@ void backing_end(struct fs *fs, struct inode *i, enum handle_mode mode);
 
 /* A buffer of MAX_IO bytes of this thread, aligned to pages. NULL when memory is short. */
 void *file_buffer(struct fs *fs);
+/* What a write takes away: suid, sgid and capabilities. */
+int file_kill_privileges(struct fs *fs, struct inode *i);
 
 /* ---- handlers of requests -------------------------------------------------------------------- */
 
@@ -163,6 +170,9 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 		  struct fuse_file_info *fi);
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+			struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+			struct fuse_file_info *fi_out, size_t len, int flags);
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,

@@ -144,6 +144,7 @@ static const struct fuse_lowlevel_ops ops = {
 	.tmpfile = op_tmpfile,
 	.fallocate = op_fallocate,
 	.lseek = op_lseek,
+	.copy_file_range = op_copy_file_range,
 };
 
 const struct fuse_lowlevel_ops *fs_ops(void)
@@ -180,6 +181,7 @@ static int init(struct fs *fs, const struct fs_options *opt)
 	notify_init(fs);
 	prefetch_init(fs);
 	memcg_init(fs);
+	copier_init(fs);
 	handles_init(&fs->handles);
 	set_passthrough(fs, false, "not mounted yet");
 	if (pthread_key_create(&fs->buffer_key, free))

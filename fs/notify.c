@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -22,10 +23,19 @@ void notify_queue(struct fs *fs, uint64_t ino)
 	struct notifier *n = &fs->notifier;
 
 	pthread_mutex_lock(&n->lock);
-	if (n->n == NOTIFY_QUEUE)
-		n->overflow = true;
+	if (n->n == n->cap && n->running) {
+		size_t cap = n->cap ? n->cap * 2 : 1024;
+		uint64_t *v = reallocarray(n->ino, cap, sizeof(*v));
+
+		if (v) {
+			n->ino = v;
+			n->cap = cap;
+		}
+	}
+	if (n->n < n->cap)
+		n->ino[n->n++] = ino;
 	else
-		n->ino[(n->head + n->n++) % NOTIFY_QUEUE] = ino;
+		n->overflow = true; /* or nobody listens */
 	pthread_cond_signal(&n->wake);
 	pthread_mutex_unlock(&n->lock);
 }
@@ -139,15 +149,11 @@ static bool work(struct fs *fs)
 {
 	struct notifier *n = &fs->notifier;
 	bool readahead = n->readahead, overflow = n->overflow;
-	uint64_t ino = n->n ? n->ino[n->head] : 0;
+	uint64_t ino = n->n ? n->ino[--n->n] : 0;
 
-	if (!readahead && !overflow && !n->n)
+	if (!readahead && !overflow && !ino)
 		return false;
 	n->readahead = n->overflow = false;
-	if (n->n) {
-		n->head = (n->head + 1) % NOTIFY_QUEUE;
-		n->n--;
-	}
 	pthread_mutex_unlock(&n->lock);
 	if (readahead)
 		raise_readahead(fs);
@@ -174,22 +180,31 @@ static void *notifier(void *arg)
 
 int notify_start(struct fs *fs)
 {
-	int r = -pthread_create(&fs->notifier.thread, NULL, notifier, fs);
+	struct notifier *n = &fs->notifier;
+	int r = -pthread_create(&n->thread, NULL, notifier, fs);
 
-	fs->notifier.running = r == 0;
+	pthread_mutex_lock(&n->lock);
+	n->running = r == 0;
+	pthread_mutex_unlock(&n->lock);
 	return r;
 }
 
 void notify_stop(struct fs *fs)
 {
 	struct notifier *n = &fs->notifier;
+	bool running;
 
-	if (!n->running)
-		return;
 	pthread_mutex_lock(&n->lock);
+	running = n->running;
 	n->stop = true;
+	n->running = false;
 	pthread_cond_signal(&n->wake);
 	pthread_mutex_unlock(&n->lock);
-	pthread_join(n->thread, NULL);
-	n->running = false;
+	if (running)
+		pthread_join(n->thread, NULL);
+	pthread_mutex_lock(&n->lock);
+	free(n->ino);
+	n->ino = NULL;
+	n->n = n->cap = 0;
+	pthread_mutex_unlock(&n->lock);
 }

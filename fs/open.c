@@ -33,6 +33,8 @@ struct opening {
 	                     image: all must see the same */
 	bool cold;        /* had no complete image */
 	bool prefetched;  /* has one because a reader walks this directory */
+	bool settled;     /* has content, all of it in chunks */
+	bool lazy;        /* is filled when it is read, not before */
 	uint64_t largest; /* of its directory */
 	uint32_t alike;
 	uint32_t error_seq;
@@ -55,6 +57,7 @@ static void touch_atime(struct fs *fs, struct inode *i, int flags)
 		return;
 	i->a.atime = now;
 	i->version++;
+	notify_queue(fs, i->ino);
 	i->dirty |= INODE_TIMES;
 	inode_update_dirty(fs, i);
 }
@@ -121,6 +124,12 @@ static int truncate_content(struct opening *op)
 	return r;
 }
 
+/* An image would be in the way of content that is shared (copier.c). */
+static bool makes_copy(const struct opening *op)
+{
+	return (op->flags & O_ACCMODE) == O_WRONLY && copier_makes_copy(op->fs, op->pid);
+}
+
 /* Brings the image about where that is wanted. What fails here only costs speed: the file is
  * served by the daemon then. */
 static bool prepare(struct opening *op)
@@ -130,13 +139,15 @@ static bool prepare(struct opening *op)
 	object_stat(op->o, &os);
 	op->held = os.orphan;
 	op->cold = os.size && (os.tier != TIER_HOT || os.partial);
+	op->settled = os.size && !os.dirty && !os.writer;
 	if (op->new_content)
-		return object_image_prepare(op->o, true) == 1;
+		return !makes_copy(op) && object_image_prepare(op->o, true) == 1;
 	if (op->write)
 		return !op->cold;
-	if (object_image_prepare(op->o, false) == 1)
+	if (!(op->cold && copier_is_at_work(op->fs, op->pid)) &&
+	    object_image_prepare(op->o, false) == 1)
 		return true;
-	object_prefetch(op->o);
+	op->lazy = true;
 	return false;
 }
 
@@ -219,6 +230,9 @@ static int choose(struct opening *op, bool image)
 		      (op->mode == HANDLE_BACKED && (op->flags & O_ACCMODE) == O_RDWR));
 	if (!op->write)
 		return 0;
+	/* What it stores through a mapping changes what the kernel has cached. */
+	if (op->hidden && op->mode == HANDLE_BACKED && !op->fresh)
+		notify_queue(op->fs, op->i->ino);
 	if (op->mode != HANDLE_PASSTHROUGH && op->mode != HANDLE_BACKED)
 		end_grant(op);
 	r = object_handle_begin(op->o, true, op->hidden);
@@ -284,6 +298,11 @@ static int make_handle(struct opening *op, struct fuse_file_info *fi)
 		h->write = op->write;
 		h->hidden = op->hidden;
 		h->granted = op->granted;
+		atomic_init(&h->lazy, op->lazy);
+		if (!op->write && op->settled) {
+			h->copier = op->pid;
+			copier_opened(op->fs, op->pid);
+		}
 		h->error_seen = op->error_seq;
 		describe(op, fi);
 		return 0;
@@ -315,23 +334,30 @@ static void pin(struct opening *op)
 	}
 }
 
-static void prefetch_next(const struct opening *op)
+static void prefetch_next(struct fs *fs, struct inode *i)
 {
 	char name[NAME_LIMIT + 1];
 	struct dentry *d;
 	uint64_t dir = 0;
 
-	if (op->write || !(op->cold || op->prefetched))
-		return;
-	ns_lock(op->fs);
-	d = inode_a_name(op->i);
+	ns_lock(fs);
+	d = inode_a_name(i);
 	if (d) {
 		dir = d->parent_ino;
 		memcpy(name, d->name, d->len + 1u);
 	}
-	ns_unlock(op->fs);
+	ns_unlock(fs);
 	if (dir)
-		prefetch_after(op->fs, dir, name);
+		prefetch_after(fs, dir, name);
+}
+
+void open_first_read(struct fs *fs, struct handle *h, pid_t pid)
+{
+	if (!atomic_exchange(&h->lazy, false))
+		return;
+	copier_reads(fs, pid);
+	object_prefetch(h->o);
+	prefetch_next(fs, h->inode);
 }
 
 int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool fresh)
@@ -358,7 +384,8 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
 		return r;
 	}
 	pin(&op);
-	prefetch_next(&op);
+	if (!op.write && !op.lazy && (op.cold || op.prefetched))
+		prefetch_next(op.fs, i);
 	return 0;
 }
 
@@ -399,6 +426,8 @@ void open_end(struct fs *fs, struct handle *h)
 	if (!h)
 		return;
 	i = h->inode;
+	if (h->copier)
+		copier_closed(fs, h->copier);
 	if (h->o) {
 		pthread_mutex_lock(open_lock(fs, i->ino));
 		backing_end(fs, i, h->mode);

@@ -40,6 +40,7 @@ const char *request_name(enum request r)
 		[REQ_TMPFILE] = "tmpfile",
 		[REQ_FALLOCATE] = "fallocate",
 		[REQ_LSEEK] = "lseek",
+		[REQ_COPY_FILE_RANGE] = "copy_file_range",
 	};
 
 	return name[r];

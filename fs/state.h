@@ -28,11 +28,12 @@
 #define READ_AHEAD (4u << 20) /* through the page cache; the kernel's default of 128 KiB is small */
 #define OPEN_LOCKS 64u
 
-/* The kernel may keep names, present or not, as long as it likes: every change comes through it.
- * Attributes of passthrough files change behind the daemon's back, and st_blocks behind the
- * kernel's. */
-#define ENTRY_TIMEOUT 3600.0
-#define ATTR_TIMEOUT  1.0
+/* The kernel may keep names, present or not, and attributes as long as it likes: every change comes
+ * through it, and of what does not (st_blocks after a settle, atime at an open) it is told. But not
+ * of stores through a mapping, which nobody sees. */
+#define ENTRY_TIMEOUT  3600.0
+#define ATTR_TIMEOUT   3600.0
+#define WRITER_TIMEOUT 1.0 /* while there may be such */
 
 /* ---- requests.c: counters by opcode ---------------------------------------------------------- */
 
@@ -69,13 +70,12 @@ enum request {
 	REQ_TMPFILE,
 	REQ_FALLOCATE,
 	REQ_LSEEK,
+	REQ_COPY_FILE_RANGE,
 	REQ_COUNT,
 };
 const char *request_name(enum request r);
 
 /* ---- notify.c: telling the kernel ------------------------------------------------------------ */
-
-#define NOTIFY_QUEUE 4096u
 
 struct notifier {
 	pthread_mutex_t lock;
@@ -84,8 +84,8 @@ struct notifier {
 	bool running, stop;
 	bool overflow;  /* some were not queued: every cached stored size is in doubt */
 	bool readahead; /* raise the read-ahead of our mount */
-	unsigned head, n;
-	uint64_t ino[NOTIFY_QUEUE];
+	uint64_t *ino;  /* n of them, told from the last on */
+	size_t n, cap;
 };
 void notify_init(struct fs *fs);
 int notify_start(struct fs *fs);
@@ -114,6 +114,29 @@ int prefetch_start(struct fs *fs);
 void prefetch_stop(struct fs *fs);
 /* A cold file of this directory was opened. Drops the task when busy. */
 void prefetch_after(struct fs *fs, uint64_t dir, const char *name);
+
+/* ---- copier.c: threads that copy files ------------------------------------------------------- */
+
+#define COPIERS 64u
+
+struct copiers {
+	pthread_mutex_t lock;
+	struct copier {
+		pid_t pid;
+		int64_t opened_ms; /* settled content, for reading; 0: not lately, or closed again */
+		int64_t copied_ms; /* that it shared content; 0: not lately */
+	} slot[COPIERS];
+};
+void copier_init(struct fs *fs);
+/* The thread opened settled content for reading, or closed what it opened last. */
+void copier_opened(struct fs *fs, pid_t pid);
+void copier_closed(struct fs *fs, pid_t pid);
+/* And now makes a file right behind that: probably a copy of it. */
+bool copier_makes_copy(struct fs *fs, pid_t pid);
+/* It shared content a moment ago, so it will not read what it opens now. */
+bool copier_is_at_work(struct fs *fs, pid_t pid);
+/* It does read. */
+void copier_reads(struct fs *fs, pid_t pid);
 
 /* ---- memcg.c: whom the pages will be charged to ----------------------------------------------- */
 
@@ -207,6 +230,7 @@ struct fs {
 	struct notifier notifier;
 	struct prefetcher prefetcher;
 	struct memcg memcg;
+	struct copiers copiers;
 
 	/* Set by the INIT request or a failed registration, read anywhere. */
 	atomic_bool passthrough;

@@ -95,6 +95,7 @@ struct store_status {
 	uint64_t unique_bytes;  /* raw bytes of distinct chunks */
 	uint64_t stored_bytes;  /* encoded bytes of distinct chunks, record headers included */
 	uint64_t chunks;
+	bool loaded; /* false: chunks are still being read from meta.db, so there are more */
 	uint64_t segments;
 	uint64_t dirty_bytes;         /* in images, not yet in a segment */
 	uint64_t unsettled_bytes;     /* of them, those of files that have a name */
@@ -211,6 +212,14 @@ ssize_t object_write(struct object *o, const void *buf, size_t len, uint64_t off
 /* At the end of the file, atomically. *ret_off: where the bytes went. */
 ssize_t object_append(struct object *o, const void *buf, size_t len, uint64_t *ret_off);
 int object_truncate(struct object *o, uint64_t size);
+/*
+ * len bytes of `from` become those of `to` at to_off, without being moved: both name the same chunks
+ * then. Returns bytes, short only at the end of the source. -EOPNOTSUPP where that cannot be: the
+ * source has dirty bytes in the range or a writer that is not seen, the target has an image, the two are of
+ * different tenants. Counts as settled; durable as any change is.
+ */
+ssize_t object_share(struct object *from, uint64_t off, struct object *to, uint64_t to_off,
+		     uint64_t len);
 /* mode as fallocate(2): 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; others
  * -EOPNOTSUPP. */
 int object_fallocate(struct object *o, int mode, uint64_t off, uint64_t len);

@@ -52,6 +52,33 @@ static int64_t side_save(struct side *s, const struct op *op)
 	return done < op->len ? (close(fd), -EIO) : result(close(fd));
 }
 
+static int64_t copy_content(int from, int to, off64_t in, size_t piece)
+{
+	int64_t done = 0;
+	ssize_t n;
+
+	while ((n = copy_file_range(from, &in, to, NULL, piece, 0)) > 0)
+		done += n;
+	return n < 0 ? -errno : done;
+}
+
+/* As cp does it, whole or from somewhere on, in one piece or in several. */
+static int64_t side_copy(struct side *s, const struct op *op)
+{
+	int from = open(side_path(s, op->path), O_RDONLY), to;
+	int64_t r;
+
+	if (from < 0)
+		return -errno;
+	to = open(side_path(s, op->to), O_WRONLY | O_CREAT | O_TRUNC, 0604);
+	if (to < 0)
+		return close(from), -errno;
+	r = copy_content(from, to, op->data & 1 ? (off64_t)op->off : 0,
+			 op->data & 2 ? 400000 : SIZE_MAX_DRAWN * 4);
+	close(from);
+	return close(to) < 0 && r >= 0 ? -errno : r;
+}
+
 static int64_t side_truncate(struct side *s, const struct op *op)
 {
 	return result(truncate(side_path(s, op->path), (off_t)op->off));

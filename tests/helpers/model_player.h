@@ -439,6 +439,7 @@ static int64_t (*const side_ops[OP_KINDS])(struct side *, const struct op *) = {
 	[OP_KEPT_DROP] = side_kept_drop,
 	[OP_READ_ALL] = side_read_all,
 	[OP_SAVE] = side_save,
+	[OP_COPY] = side_copy,
 	[OP_STAT] = side_stat,
 	[OP_LIST] = side_list,
 	[OP_UNLINK] = side_unlink,
