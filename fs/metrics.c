@@ -63,6 +63,7 @@ static void sizes(FILE *f, const struct fs_status *st)
 	gauge(f, "unsettled_files", "Files a power cut would set back.", st->unsettled_files);
 	gauge(f, "pinned_bytes", "Bytes of images that openers or mappings hold.", s->pinned_bytes);
 	gauge(f, "chunks", "Distinct chunks.", s->chunks);
+	gauge(f, "chunks_loaded", "0: more chunks are still being read from meta.db.", s->loaded);
 	gauge(f, "segments", "Segment files.", s->segments);
 }
 

@@ -150,6 +150,7 @@ static void set_bytes(json_t *j, const struct fs_status *st)
 	set_count(j, "unsettled_files", st->unsettled_files);
 	set_count(j, "pinned_bytes", s->pinned_bytes);
 	set_count(j, "chunks", s->chunks);
+	set_bool(j, "chunks_loaded", s->loaded);
 	set_count(j, "segments", s->segments);
 }
 

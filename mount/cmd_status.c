@@ -128,6 +128,8 @@ static void print_status(const json_t *s)
 	       bytes(s, "logical_bytes", a), bytes(s, "unique_bytes", b),
 	       json_number_value(json_object_get(s, "dedup_ratio")), bytes(s, "stored_bytes", c),
 	       json_number_value(json_object_get(s, "compression_ratio")));
+	if (!yes(s, "chunks_loaded"))
+		puts("chunks are still being read: unique and stored grow, dedup finds a part");
 	printf("dirty %s, unsettled %s in %lu files, pinned by openers %s\n",
 	       bytes(s, "dirty_bytes", a), bytes(s, "unsettled_bytes", b),
 	       (unsigned long)number(s, "unsettled_files"), bytes(s, "pinned_bytes", c));

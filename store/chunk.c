@@ -30,6 +30,7 @@ struct chunk_table {
 	pthread_mutex_t lock;
 	struct ptable by_id, by_hash;
 	uint64_t next_id;
+	bool recovered;
 	LIST_HEAD(, chunk) dead;
 	struct chunk_totals totals;
 	uint64_t warm_budget;
@@ -230,6 +231,8 @@ int chunk_load(struct chunk_table *t, const struct meta_chunk *m, bool persisted
 			c->persisted = persisted;
 			r = insert(t, c);
 		}
+		if (!r && t->recovered)
+			die_if_unused(t, c);
 	}
 	pthread_mutex_unlock(&t->lock);
 	return r;
@@ -238,9 +241,18 @@ int chunk_load(struct chunk_table *t, const struct meta_chunk *m, bool persisted
 void chunk_settle_dead(struct chunk_table *t)
 {
 	pthread_mutex_lock(&t->lock);
+	t->recovered = true;
 	for (size_t i = 0; i < t->by_id.size; i++)
 		if (t->by_id.slot[i] && t->by_id.slot[i] != TOMBSTONE)
 			die_if_unused(t, t->by_id.slot[i]);
+	pthread_mutex_unlock(&t->lock);
+}
+
+void chunk_expect_ids(struct chunk_table *t, uint64_t max)
+{
+	pthread_mutex_lock(&t->lock);
+	if (max >= t->next_id)
+		t->next_id = max + 1;
 	pthread_mutex_unlock(&t->lock);
 }
 
@@ -488,15 +500,6 @@ bool chunk_any_dead(struct chunk_table *t)
 	any = !LIST_EMPTY(&t->dead);
 	pthread_mutex_unlock(&t->lock);
 	return any;
-}
-
-void chunk_for_each(struct chunk_table *t, void (*fn)(void *arg, const struct chunk *c), void *arg)
-{
-	pthread_mutex_lock(&t->lock);
-	for (size_t i = 0; i < t->by_id.size; i++)
-		if (t->by_id.slot[i] && t->by_id.slot[i] != TOMBSTONE)
-			fn(arg, t->by_id.slot[i]);
-	pthread_mutex_unlock(&t->lock);
 }
 
 bool warm_put(struct chunk_table *t, struct chunk *c, const void *payload)

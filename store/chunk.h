@@ -53,7 +53,9 @@ void chunk_table_totals(struct chunk_table *t, struct chunk_totals *ret);
 /* Adds a chunk known from meta.db (refs_db > 0 or dead) or the journal. -EEXIST: the id is there
  * already, which is fine for a journal. */
 int chunk_load(struct chunk_table *t, const struct meta_chunk *c, bool persisted);
-/* After recovery: chunks without any reference die. */
+/* Ids up to max may be those of chunks that are loaded later. */
+void chunk_expect_ids(struct chunk_table *t, uint64_t max);
+/* After recovery: chunks without any reference die, and so do those that are loaded from now on. */
 void chunk_settle_dead(struct chunk_table *t);
 
 uint64_t chunk_next_id(struct chunk_table *t); /* takes one */
@@ -93,8 +95,6 @@ bool chunk_needs_journal(struct chunk_table *t, const struct chunk *c);
 size_t chunk_reap(struct chunk_table *t, struct chunk **ret, size_t max);
 void chunk_reap_done(struct chunk_table *t, struct chunk **c, size_t n, bool done);
 bool chunk_any_dead(struct chunk_table *t);
-
-void chunk_for_each(struct chunk_table *t, void (*fn)(void *arg, const struct chunk *c), void *arg);
 
 /*
  * Warm tier: encoded payloads in RAM. warm_put copies info->stored_len bytes and pushes older ones

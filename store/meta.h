@@ -34,7 +34,11 @@ const char *meta_uuid(const struct meta *m);
 uint64_t meta_epoch(const struct meta *m);
 int meta_bump_epoch(struct meta *m);
 
-int meta_for_chunks(struct meta *m, int (*fn)(void *arg, const struct meta_chunk *c), void *arg);
+/* Those with ids from first to last. */
+int meta_for_chunks(struct meta *m, uint64_t first, uint64_t last,
+		    int (*fn)(void *arg, const struct meta_chunk *c), void *arg);
+/* The lowest id at or above from, and the highest of all. -ENOENT: none at or above it. */
+int meta_next_chunk(struct meta *m, uint64_t from, uint64_t *ret, uint64_t *ret_max);
 int meta_for_segments(struct meta *m, int (*fn)(void *arg, uint32_t n, uint64_t used), void *arg);
 /* The committed extents of a file; an empty map when it has none. -ENOENT: no such inode. */
 int meta_get_extents(struct meta *m, uint64_t ino, struct extmap **ret, uint64_t *ret_size);

@@ -22,8 +22,10 @@ static const char *const sql_text[META_SQL_COUNT] = {
 	[SQL_GET_XATTRS] = "SELECT name, value FROM xattrs WHERE ino = ?1",
 	[SQL_GET_EXTENTS] = "SELECT i.size, e.packed FROM inodes i LEFT JOIN extents e"
 			    " ON e.ino = i.ino WHERE i.ino = ?1",
-	[SQL_ALL_CHUNKS] = "SELECT id, hash, tenant, segment, offset, raw, stored, codec, params,"
-			   " refs FROM chunks",
+	[SQL_SOME_CHUNKS] = "SELECT id, hash, tenant, segment, offset, raw, stored, codec, params,"
+			    " refs FROM chunks WHERE id BETWEEN ?1 AND ?2",
+	[SQL_NEXT_CHUNK] = "SELECT min(id), (SELECT max(id) FROM chunks) FROM chunks"
+			   " WHERE id >= ?1",
 	[SQL_ALL_SEGMENTS] = "SELECT n, used FROM segments ORDER BY n",
 	[SQL_ALL_META] = "SELECT key, value FROM meta",
 	[SQL_INODE_WEIGHT] = "SELECT mode, size FROM inodes WHERE ino = ?1",

@@ -376,13 +376,36 @@ static int read_chunk(sqlite3_stmt *st, struct meta_chunk *c)
 	return 0;
 }
 
-int meta_for_chunks(struct meta *m, int (*fn)(void *arg, const struct meta_chunk *c), void *arg)
+int meta_next_chunk(struct meta *m, uint64_t from, uint64_t *ret, uint64_t *ret_max)
 {
 	struct query q;
-	int r = query_begin(m, SQL_ALL_CHUNKS, &q);
+	int r;
+
+	if (from > INT64_MAX)
+		return -ENOENT;
+	r = query_begin(m, SQL_NEXT_CHUNK, &q);
+	if (r < 0)
+		return r;
+	sqlite3_bind_int64(q.st, 1, (int64_t)from);
+	r = query_step(&q);
+	if (r == 1 && sqlite3_column_type(q.st, 0) == SQLITE_NULL)
+		r = -ENOENT;
+	else if (r == 1)
+		r = column_u64(q.st, 0, ret) && column_u64(q.st, 1, ret_max) ? 0 : -EUCLEAN;
+	query_end(&q);
+	return r;
+}
+
+int meta_for_chunks(struct meta *m, uint64_t first, uint64_t last,
+		    int (*fn)(void *arg, const struct meta_chunk *c), void *arg)
+{
+	struct query q;
+	int r = query_begin(m, SQL_SOME_CHUNKS, &q);
 
 	if (r < 0)
 		return r;
+	sqlite3_bind_int64(q.st, 1, (int64_t)first);
+	sqlite3_bind_int64(q.st, 2, last > INT64_MAX ? INT64_MAX : (int64_t)last);
 	while ((r = query_step(&q)) == 1) {
 		struct meta_chunk c = { 0 };
 

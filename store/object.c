@@ -146,6 +146,11 @@ static int load_committed(struct object *o)
 
 	if (r)
 		return r;
+	r = loader_need(o->store, m);
+	if (r) {
+		extmap_unref(m);
+		return r;
+	}
 	r = object_set_under(o, m);
 	if (r)
 		return r;

@@ -335,11 +335,15 @@ static void free_bytes(struct store *s, struct chunk **c, size_t n)
 
 int reap_dead(struct store *s, size_t max)
 {
-	struct chunk **c = calloc(max, sizeof(*c));
+	struct chunk **c;
 	struct meta_txn *t;
 	size_t n;
 	int r;
 
+	/* A segment may hold chunks that have not been loaded yet. */
+	if (!loader_done(s))
+		return 0;
+	c = calloc(max, sizeof(*c));
 	if (!c)
 		return -ENOMEM;
 	/* The writer's lock first: no transaction that may yet be taken back is under way. */

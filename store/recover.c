@@ -327,9 +327,11 @@ static int on_chunk(struct store *s, const struct j_chunk *j)
 	int r;
 
 	memcpy(c.info.params, j->params, sizeof(c.info.params));
-	r = chunk_load(s->chunks, &c, false);
+	r = loader_need_id(s, j->id);
 	if (!r)
-		r = seglive_add(s, j->segment, record_size(j->stored_len));
+		r = chunk_load(s->chunks, &c, false);
+	if (!r)
+		r = seglive_load(s, c.loc, j->stored_len, true);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -539,7 +541,13 @@ static int fill_object(struct object *o, struct found *f)
 	int r;
 
 	o->tenant = f->tenant;
-	r = object_set_under(o, extmap_ref(f->db));
+	r = loader_need(o->store, f->db);
+	if (!r && f->snap)
+		r = loader_need(o->store, f->snap);
+	if (!r)
+		r = loader_need(o->store, f->under);
+	if (!r)
+		r = object_set_under(o, extmap_ref(f->db));
 	if (r)
 		return r;
 	extmap_unref(o->db);

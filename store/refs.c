@@ -88,7 +88,9 @@ static int add_ref(struct meta_txn *t, uint64_t chunk, int delta)
 	struct meta_chunk row;
 	int what, r;
 
-	r = push_undo(s, u);
+	r = loader_need_id(s, chunk);
+	if (!r)
+		r = push_undo(s, u);
 	if (r)
 		return r;
 	what = chunk_db_add(s->chunks, chunk, delta, &row);

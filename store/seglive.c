@@ -9,26 +9,63 @@
 
 struct seg_live {
 	uint64_t live;
+	uint64_t end; /* of the last record that was loaded */
 	bool known;   /* the segment exists */
 	bool touched; /* appended to since its row was written */
+	bool fresh;   /* has chunks that meta.db did not know when the store was opened */
 };
+
+/* seg_lock held. */
+static int make_room(struct store *s, uint32_t segment)
+{
+	size_t n = (size_t)segment + 64;
+	struct seg_live *v;
+
+	if (segment < s->seg_live_n)
+		return 0;
+	v = reallocarray(s->seg_live, n, sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	memset(v + s->seg_live_n, 0, (n - s->seg_live_n) * sizeof(*v));
+	s->seg_live = v;
+	s->seg_live_n = n;
+	return 0;
+}
+
+int seglive_load(struct store *s, struct segment_loc loc, uint32_t stored_len, bool fresh)
+{
+	uint64_t end = (uint64_t)loc.offset * RECORD_ALIGN + record_size(stored_len);
+	int r = seglive_add(s, loc.segment, (int64_t)record_size(stored_len));
+
+	pthread_mutex_lock(&s->seg_lock);
+	if (!r && s->seg_live[loc.segment].end < end)
+		s->seg_live[loc.segment].end = end;
+	if (!r)
+		s->seg_live[loc.segment].fresh |= fresh;
+	pthread_mutex_unlock(&s->seg_lock);
+	return r;
+}
+
+uint64_t seglive_end(struct store *s, uint32_t segment, bool *ret_fresh)
+{
+	uint64_t end = 0;
+
+	*ret_fresh = false;
+	pthread_mutex_lock(&s->seg_lock);
+	if (segment < s->seg_live_n) {
+		end = s->seg_live[segment].end;
+		*ret_fresh = s->seg_live[segment].fresh;
+	}
+	pthread_mutex_unlock(&s->seg_lock);
+	return end;
+}
 
 int seglive_add(struct store *s, uint32_t segment, int64_t bytes)
 {
-	int r = 0;
+	int r;
 
 	pthread_mutex_lock(&s->seg_lock);
-	if (segment >= s->seg_live_n) {
-		size_t n = (size_t)segment + 64;
-		struct seg_live *v = reallocarray(s->seg_live, n, sizeof(*v));
-
-		r = v ? 0 : -ENOMEM;
-		if (v) {
-			memset(v + s->seg_live_n, 0, (n - s->seg_live_n) * sizeof(*v));
-			s->seg_live = v;
-			s->seg_live_n = n;
-		}
-	}
+	r = make_room(s, segment);
 	if (!r) {
 		s->seg_live[segment].live += bytes;
 		s->seg_live[segment].known = true;

@@ -217,14 +217,6 @@ static int open_segments(struct store *s, struct store_error *err)
 
 /* ---- loading ---- */
 
-static int load_chunk(void *arg, const struct meta_chunk *c)
-{
-	struct store *s = arg;
-	int r = chunk_load(s->chunks, c, true);
-
-	return r ? r : seglive_add(s, c->loc.segment, (int64_t)record_size(c->info.stored_len));
-}
-
 static int open_journal(struct store *s, struct store_error *err)
 {
 	uint64_t epoch = meta_epoch(s->meta), groups = 0;
@@ -245,25 +237,6 @@ static int open_journal(struct store *s, struct store_error *err)
 	return r ? fail(err, r, "%s: recovery failed: %s", s->path, strerror(-r)) : 0;
 }
 
-/* What of a segment is known to be used: for trimming what an earlier daemon preallocated. */
-struct ends {
-	uint64_t *end;
-	bool *fresh; /* has chunks that meta.db does not know */
-	size_t n;
-};
-
-static void note_end(void *arg, const struct chunk *c)
-{
-	struct ends *e = arg;
-	uint64_t end = (uint64_t)c->loc.offset * RECORD_ALIGN + record_size(c->info.stored_len);
-
-	if (c->loc.segment >= e->n)
-		return;
-	if (end > e->end[c->loc.segment])
-		e->end[c->loc.segment] = end;
-	e->fresh[c->loc.segment] |= !c->persisted;
-}
-
 /* What the dead daemon appended may never have been synced; a transaction will soon name it. */
 static int sync_segment(struct store *s, const char *name)
 {
@@ -277,41 +250,48 @@ static int sync_segment(struct store *s, const char *name)
 	return r;
 }
 
-static int tidy_segments(struct store *s, uint32_t highest)
+static bool segment_there(struct store *s, uint32_t segment, char name[32])
 {
-	struct ends e = { .n = (size_t)highest + 1 };
+	snprintf(name, 32, "%08x.seg", segment);
+	return !faccessat(s->seg_fd, name, F_OK, 0);
+}
+
+static int sync_fresh(struct store *s)
+{
+	char name[32];
+	bool fresh;
 	int r = 0;
 
-	e.end = calloc(e.n, sizeof(*e.end));
-	e.fresh = calloc(e.n, sizeof(*e.fresh));
-	if (!e.end || !e.fresh) {
-		free(e.end);
-		free(e.fresh);
-		return -ENOMEM;
-	}
-	chunk_for_each(s->chunks, note_end, &e);
-	for (uint32_t i = 1; i <= highest && !r; i++) {
-		char name[32];
-
-		snprintf(name, sizeof(name), "%08x.seg", i);
-		if (faccessat(s->seg_fd, name, F_OK, 0))
-			continue;
-		r = e.end[i] ? segset_trim(s->segs, i, e.end[i]) : segset_remove(s->segs, i);
-		if (!r && e.fresh[i])
+	for (uint32_t i = 1; i <= s->found_segments && !r; i++) {
+		seglive_end(s, i, &fresh);
+		if (fresh && segment_there(s, i, name))
 			r = sync_segment(s, name);
 	}
-	free(e.end);
-	free(e.fresh);
+	return r;
+}
+
+/* What an earlier daemon preallocated and did not use. */
+int segments_tidy(struct store *s)
+{
+	char name[32];
+	bool fresh;
+	int r = 0;
+
+	for (uint32_t i = 1; i <= s->found_segments && !r; i++) {
+		uint64_t end = seglive_end(s, i, &fresh);
+
+		if (segment_there(s, i, name))
+			r = end ? segset_trim(s->segs, i, end) : segset_remove(s->segs, i);
+	}
 	return r;
 }
 
 static int load(struct store *s, struct store_error *err)
 {
-	uint32_t highest;
 	int r = chunk_table_new(s->opt.warm_bytes, &s->chunks);
 
 	if (!r)
-		r = meta_for_chunks(s->meta, load_chunk, s);
+		r = loader_open(s);
 	if (r)
 		return fail(
 			err, r,
@@ -330,12 +310,14 @@ static int load(struct store *s, struct store_error *err)
 	}
 	r = open_journal(s, err);
 	if (!r)
-		r = highest_segment(s, &highest);
+		r = highest_segment(s, &s->found_segments);
 	/* The journal still tells of segments that are gone: chunks in them are dead, and what the
 	 * reaper does to their places must not meet a new segment of that number. */
 	segset_skip_to(s->segs, seglive_highest(s) + 1);
 	if (!r)
-		r = tidy_segments(s, highest);
+		r = sync_fresh(s);
+	if (!r && loader_done(s))
+		r = segments_tidy(s);
 	return r;
 }
 
@@ -436,6 +418,8 @@ int store_start(struct store *s)
 	rundir_measure(s);
 	r = fill_start(s);
 	if (!r)
+		r = loader_start(s);
+	if (!r)
 		r = tier_start(s);
 	s->started = !r;
 	return r;
@@ -467,9 +451,10 @@ void store_close(struct store *s, bool clean)
 	if (s->started)
 		tier_stop(s);
 	fill_stop(s);
-	if (clean && s->chunks && !s->read_only)
+	if (clean && s->chunks && !s->read_only && loader_done(s))
 		while (chunk_any_dead(s->chunks) && reap_dead(s, 4096) > 0)
 			;
+	loader_close(s);
 	rundir_close(s, clean);
 	free_objects(s);
 	journal_close(s->journal);
@@ -531,6 +516,7 @@ void store_status(struct store *s, struct store_status *ret)
 		.unique_bytes = t.unique_bytes,
 		.stored_bytes = t.stored_bytes,
 		.chunks = t.chunks,
+		.loaded = loader_done(s),
 		.segments = seglive_count(s),
 		.dirty_bytes = atomic_load(&s->dirty_bytes),
 		.unsettled_bytes = atomic_load(&s->named_bytes),

@@ -116,6 +116,7 @@ struct object {
 };
 
 struct fill_pool;
+struct loader;
 struct undo;
 struct found;
 struct scratch;
@@ -140,6 +141,8 @@ struct store {
 	struct meta *meta;
 	struct segset *segs;
 	struct chunk_table *chunks;
+	struct loader *loader;
+	uint32_t found_segments; /* the highest number there was at the open */
 	struct journal *journal;
 	struct scratch *scratch;
 
@@ -227,9 +230,28 @@ void tier_stop(struct store *s);
 /* Deletes the rows of dead chunks durably and gives their bytes back. Returns chunks done. */
 int reap_dead(struct store *s, size_t max);
 
+/* ---- loader.c: the chunk table, from meta.db ---- */
+/* What fits in about a second, before the store is open. */
+int loader_open(struct store *s);
+int loader_start(struct store *s); /* the rest, by a thread */
+void loader_close(struct store *s);
+/* The chunks of a map, or one, are in the table afterwards if meta.db has them. What memory has references
+ * to, is. */
+int loader_need(struct store *s, const struct extmap *m);
+int loader_need_id(struct store *s, uint64_t id);
+bool loader_done(struct store *s); /* all are there */
+
+/* ---- store.c ---- */
+/* Once all chunks are loaded: what of the segments found at the open nobody uses is cut off. */
+int segments_tidy(struct store *s);
+
 /* ---- seglive.c: live bytes of each segment ---- */
 int seglive_add(struct store *s, uint32_t segment, int64_t bytes);
 uint64_t seglive_get(struct store *s, uint32_t segment);
+/* A chunk that was there before. fresh: the journal knows it, meta.db does not. */
+int seglive_load(struct store *s, struct segment_loc loc, uint32_t stored_len, bool fresh);
+/* Where the last of those of a segment ends, 0: it has none; and whether there is a fresh one. */
+uint64_t seglive_end(struct store *s, uint32_t segment, bool *ret_fresh);
 /* The segments touched by appends since the last call, for meta_put_segment. */
 size_t seglive_segments(struct store *s, uint32_t *ret, size_t max);
 uint32_t seglive_highest(struct store *s); /* number of the last one ever heard of; 0 */

@@ -729,7 +729,7 @@ Test(meta, chunks)
 	cr_assert_eq(meta_set_refs(t, c.info.chunk_id, UINT32_MAX), 0);
 	cr_assert_eq(meta_set_refs(t, 99, 1), -ENOENT);
 	cr_assert_eq(meta_txn_commit(t, false), 0);
-	cr_assert_eq(meta_for_chunks(m, one_chunk, &r), 9);
+	cr_assert_eq(meta_for_chunks(m, 0, UINT64_MAX, one_chunk, &r), 9);
 	c.refs = UINT32_MAX;
 	cr_assert_eq(r.info.chunk_id, c.info.chunk_id);
 	cr_assert_eq(r.info.hash.lo, c.info.hash.lo);
@@ -748,7 +748,7 @@ Test(meta, chunks)
 	cr_assert_eq(meta_put_chunk(t, &c), 0);
 	cr_assert_eq(meta_del_chunk(t, 1234567890123), 0);
 	cr_assert_eq(meta_txn_commit(t, false), 0);
-	cr_assert_eq(meta_for_chunks(m, count_chunk, &n), 0);
+	cr_assert_eq(meta_for_chunks(m, 0, UINT64_MAX, count_chunk, &n), 0);
 	cr_assert_eq(n, 1);
 }
 
@@ -761,7 +761,7 @@ Test(meta, hash_reads_as_xxh128sum_prints_it)
 	cr_assert_eq(meta_put_chunk(t, &c), 0);
 	cr_assert_eq(meta_txn_commit(t, false), 0);
 	by_hand("DELETE FROM chunks WHERE hex(hash) = '00000000000000A0000000000000000F'");
-	cr_assert_eq(meta_for_chunks(m, count_chunk, &n), 0);
+	cr_assert_eq(meta_for_chunks(m, 0, UINT64_MAX, count_chunk, &n), 0);
 	cr_assert_eq(n, 0);
 }
 
@@ -817,7 +817,7 @@ Test(meta, impossible_rows)
 	cr_assert_eq(meta_row_lookup(m, 3, "a", &d), -EUCLEAN);
 	cr_assert_eq(meta_row_get_xattrs(m, 5, list_xattr, seen), -EUCLEAN);
 	cr_assert_eq(meta_for_segments(m, sum_segment, &sum), -EUCLEAN);
-	cr_assert_eq(meta_for_chunks(m, count_chunk, &n), -EUCLEAN);
+	cr_assert_eq(meta_for_chunks(m, 0, UINT64_MAX, count_chunk, &n), -EUCLEAN);
 }
 
 /* ---- a writer and many readers ---- */
