@@ -4,7 +4,9 @@
  *
  *	names create DIR N     O_CREAT | O_EXCL and close, N new empty files; makes DIR
  *	names stat DIR N       stat(2) of each, in a scattered order, until enough time is measured
+ *	names access DIR N     the same with access(2)
  *	names missing DIR N    access(2) of N names that do not exist and were never asked for before
+ *	names missing-again DIR N   of N names that do not exist and were asked for just before
  *	names readdir DIR N    lists the directory, checks that N names come
  *	names unlink DIR N     removes the files and DIR
  */
@@ -39,39 +41,87 @@ static void create(const char *dir, uint64_t n)
 	report((double)n, now() - begin);
 }
 
-static void stat_all(const char *dir, uint64_t n)
+static void stat_one(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		die("stat %s", path);
+}
+
+static void access_one(const char *path)
+{
+	if (access(path, F_OK))
+		die("access %s", path);
+}
+
+static void missing_one(const char *path)
+{
+	if (!access(path, F_OK) || errno != ENOENT)
+		die("access %s", path);
+}
+
+/* Again and again until enough time is measured. */
+static void scattered(const char *dir, const char *prefix, uint64_t n, void (*one)(const char *))
 {
 	double begin = now(), seconds;
 	char path[PATH_MAX];
 	uint64_t ops = 0;
-	struct stat st;
 
 	do {
 		for (uint64_t i = 0; i < n; i++, ops++) {
-			file_path(path, dir, "", i * SCATTER % n);
-			if (stat(path, &st))
-				die("stat %s", path);
+			file_path(path, dir, prefix, i * SCATTER % n);
+			one(path);
 		}
 		seconds = now() - begin;
 	} while (seconds < TIMED_S);
 	report((double)ops, seconds);
 }
 
-static void missing(const char *dir, uint64_t n)
+static void stat_all(const char *dir, uint64_t n)
 {
-	char path[PATH_MAX], prefix[64];
-	double begin, seconds;
+	scattered(dir, "", n, stat_one);
+}
 
-	/* Names of their own for every run: one that was asked for before may be remembered. */
-	snprintf(prefix, sizeof(prefix), "no-%lld-", (long long)(now() * 1e6));
-	begin = now();
+static void access_all(const char *dir, uint64_t n)
+{
+	scattered(dir, "", n, access_one);
+}
+
+/* Names of their own for every run: one that was asked for before may be remembered. */
+static void missing_prefix(char prefix[64])
+{
+	snprintf(prefix, 64, "no-%lld-", (long long)(now() * 1e6));
+}
+
+static void ask_once(const char *dir, const char *prefix, uint64_t n)
+{
+	char path[PATH_MAX];
+
 	for (uint64_t i = 0; i < n; i++) {
 		file_path(path, dir, prefix, i);
-		if (!access(path, F_OK) || errno != ENOENT)
-			die("access %s", path);
+		missing_one(path);
 	}
-	seconds = now() - begin;
-	report((double)n, seconds);
+}
+
+static void missing(const char *dir, uint64_t n)
+{
+	char prefix[64];
+	double begin;
+
+	missing_prefix(prefix);
+	begin = now();
+	ask_once(dir, prefix, n);
+	report((double)n, now() - begin);
+}
+
+static void missing_again(const char *dir, uint64_t n)
+{
+	char prefix[64];
+
+	missing_prefix(prefix);
+	ask_once(dir, prefix, n);
+	scattered(dir, prefix, n, missing_one);
 }
 
 static uint64_t readdir_pass(const char *dir)
@@ -130,8 +180,13 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(const char *dir, uint64_t n);
 	} what[] = {
-		{ "create", create }, { "stat", stat_all },     { "missing", missing },
-		{ "readdir", list },  { "unlink", remove_all },
+		{ "create", create },
+		{ "stat", stat_all },
+		{ "access", access_all },
+		{ "missing", missing },
+		{ "missing-again", missing_again },
+		{ "readdir", list },
+		{ "unlink", remove_all },
 	};
 
 	for (size_t i = 0; argc == 4 && i < sizeof(what) / sizeof(what[0]); i++) {

@@ -143,22 +143,43 @@ class Workers:
 
 
 class Kvfs:
-    """A kvfs mount with a store of its own, served by a daemon in the foreground."""
+    """A kvfs mount with a store of its own, served by a daemon in the foreground. files: so many are made
+    in its database first."""
 
-    def __init__(self, place, name, **options):
+    def __init__(self, place, name, files=0, **options):
         self.place = place
         self.store = os.path.join(place.base, name + ".store")
         self.dir = os.path.join(place.base, name)
         self.log = os.path.join(place.base, name + ".log")
         os.makedirs(self.dir)
         options.setdefault("rundir", os.path.join(place.base, name + ".run"))
-        text = ",".join(k if v is True else f"{k}={v}" for k, v in options.items())
+        self.options = ",".join(k if v is True else f"{k}={v}" for k, v in options.items())
+        self._start()
+        if files:
+            self._stop()
+            command(os.path.join(TOP, "tests/helpers/make_store.py"), self.store, files, limit=900)
+            self._start()
+
+    def _start(self):
         with open(self.log, "w") as log:
             self.daemon = subprocess.Popen(
-                [KVFS, "mount", self.store, self.dir, "-f", "-o", text],
+                [KVFS, "mount", self.store, self.dir, "-f", "-o", self.options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )
         self._wait_mounted()
+
+    def _stop(self):
+        command(KVFS, "umount", self.dir, limit=UMOUNT_LIMIT)
+        self.daemon.wait(10)
+
+    def remount(self):
+        """Seconds until the mount answers again."""
+        self._stop()
+        drop_caches()
+        begin = time.monotonic()
+        self._start()
+        os.listdir(self.dir)
+        return time.monotonic() - begin
 
     def _wait_mounted(self):
         until = time.monotonic() + MOUNT_LIMIT
@@ -167,7 +188,7 @@ class Kvfs:
                 with open(self.log) as log:
                     said = (log.read().strip() or "no message").splitlines()[-1]
                 raise CannotRun(f"kvfs mount: {said}")
-            time.sleep(0.02)
+            time.sleep(0.005)
 
     def status(self):
         with open(os.path.join(self.dir, ".kvfs", "status")) as f:
