@@ -52,7 +52,6 @@ static void take_object_stat(struct inode *i, struct object *o, uint64_t epoch)
 	note_size(i);
 	i->file.stored = os.stored;
 	i->file.orphan = os.orphan;
-	i->file.writer = os.writer;
 	/* While it is dirty every byte written changes it. */
 	i->file.stored_epoch = os.dirty || os.writer ? 0 : epoch;
 }
@@ -115,7 +114,11 @@ static double attr_timeout(const struct inode *i, const struct stat *st)
 {
 	if (inode_is_file(i) && (i->file.orphan || privilege_bits(st->st_mode)))
 		return 0;
-	return inode_is_file(i) && i->file.writer ? WRITER_TIMEOUT : ATTR_TIMEOUT;
+	/* A listing on its way while a directory changes, or while a file is settled, comes with what was,
+	 * and after the news. */
+	if (S_ISDIR(st->st_mode) || (inode_is_file(i) && !i->file.stored_epoch))
+		return CHANGING_TIMEOUT;
+	return ATTR_TIMEOUT;
 }
 
 int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
@@ -171,7 +174,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	count(fs, REQ_GETATTR);
 	if (ino_is_virtual(ino)) {
 		attr_stat_virtual(fs, ino, &st);
-		fuse_reply_attr(req, &st, WRITER_TIMEOUT);
+		fuse_reply_attr(req, &st, CHANGING_TIMEOUT);
 		return;
 	}
 	ns_lock(fs);

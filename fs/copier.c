@@ -10,10 +10,10 @@
 #include "fs/files.h"
 
 #include <errno.h>
-#include <fcntl.h>
 
-#define SOON_MS  200  /* from the open of the source to that of the copy */
-#define STILL_MS 2000 /* from one copy to the next open */
+#define SOON_MS   200  /* from the open of the source to that of the copy */
+#define STILL_MS  2000 /* from one copy to the next open */
+#define SHARE_MAX (1u << 30)
 
 void copier_init(struct fs *fs)
 {
@@ -30,21 +30,26 @@ static struct copier *slot_of(struct fs *fs, pid_t pid)
 	return c;
 }
 
-static void set_opened(struct fs *fs, pid_t pid, int64_t ms)
+void copier_opened(struct fs *fs, pid_t pid, uint64_t ino)
 {
+	struct copier *c;
+
 	pthread_mutex_lock(&fs->copiers.lock);
-	slot_of(fs, pid)->opened_ms = ms;
+	c = slot_of(fs, pid);
+	c->opened = ino;
+	c->opened_ms = clock_ms();
 	pthread_mutex_unlock(&fs->copiers.lock);
 }
 
-void copier_opened(struct fs *fs, pid_t pid)
+void copier_closed(struct fs *fs, pid_t pid, uint64_t ino)
 {
-	set_opened(fs, pid, clock_ms());
-}
+	struct copier *c;
 
-void copier_closed(struct fs *fs, pid_t pid)
-{
-	set_opened(fs, pid, 0);
+	pthread_mutex_lock(&fs->copiers.lock);
+	c = slot_of(fs, pid);
+	if (c->opened == ino)
+		c->opened = 0;
+	pthread_mutex_unlock(&fs->copiers.lock);
 }
 
 bool copier_makes_copy(struct fs *fs, pid_t pid)
@@ -54,8 +59,8 @@ bool copier_makes_copy(struct fs *fs, pid_t pid)
 
 	pthread_mutex_lock(&fs->copiers.lock);
 	c = slot_of(fs, pid);
-	yes = c->opened_ms && clock_ms() - c->opened_ms <= SOON_MS;
-	c->opened_ms = 0;
+	yes = c->opened && clock_ms() - c->opened_ms <= SOON_MS;
+	c->opened = 0;
 	pthread_mutex_unlock(&fs->copiers.lock);
 	return yes;
 }
@@ -88,6 +93,7 @@ void copier_reads(struct fs *fs, pid_t pid)
 static ssize_t share(struct fs *fs, struct handle *in, uint64_t off_in, struct handle *out,
 		     uint64_t off_out, size_t len)
 {
+	ssize_t n = 0;
 	int r;
 
 	if (!in || !in->inode || !out || !out->inode)
@@ -96,7 +102,14 @@ static ssize_t share(struct fs *fs, struct handle *in, uint64_t off_in, struct h
 	    out->mode == HANDLE_BACKED)
 		return -EOPNOTSUPP;
 	r = file_kill_privileges(fs, out->inode);
-	return r ? r : object_share(in->o, off_in, out->o, off_out, len);
+	if (r == 0)
+		n = object_share(in->o, off_in, out->o, off_out, len);
+	if (journal_wants_checkpoint(fs->store)) {
+		ns_lock(fs);
+		commit_kick(fs);
+		ns_unlock(fs);
+	}
+	return r ? r : n;
 }
 
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
@@ -112,10 +125,13 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	(void)ino_in;
 	(void)ino_out;
 	count(fs, REQ_COPY_FILE_RANGE);
+	/* The reply has 32 bits for the count. */
+	if (len > SHARE_MAX)
+		len = SHARE_MAX;
 	n = flags ? -EINVAL : share(fs, in, (uint64_t)off_in, out, (uint64_t)off_out, len);
 	if (n > 0) {
 		set_copied(fs, fuse_req_ctx(req)->pid, clock_ms());
-		if (fi_out->flags & (O_SYNC | O_DSYNC))
+		if (out->sync)
 			r = commit_file(fs, out->inode, out);
 	}
 	if (n < 0 || r)

@@ -207,6 +207,8 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 		r = file_kill_privileges(fs, h->inode);
 	if (r == 0)
 		r = object_fallocate(h->o, mode, (uint64_t)off, (uint64_t)len);
+	if (r == 0) /* a stat on its way may carry what was */
+		notify_queue(fs, ino);
 	fuse_reply_err(req, -r);
 }
 

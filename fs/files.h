@@ -82,6 +82,7 @@ enum handle_mode {
 
 struct handle {
 	enum handle_mode mode;
+	bool sync;          /* O_SYNC or O_DSYNC: requests other than WRITE do not carry it */
 	bool write, hidden; /* as object_handle_begin() was told */
 	uint64_t granted;   /* by store_grant(); 0: nothing */
 	pid_t copier;       /* who opened it and may be about to copy it; 0 */

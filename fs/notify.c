@@ -144,23 +144,27 @@ static void forget_all_stored(struct fs *fs)
 	ns_unlock(fs);
 }
 
-/* One piece of work; lock is held and given up for it. False when there is none. */
+/* What there is to do; lock is held and given up for it. False when there is nothing. */
 static bool work(struct fs *fs)
 {
 	struct notifier *n = &fs->notifier;
 	bool readahead = n->readahead, overflow = n->overflow;
-	uint64_t ino = n->n ? n->ino[--n->n] : 0;
+	uint64_t *ino = n->ino;
+	size_t count = n->n;
 
-	if (!readahead && !overflow && !ino)
+	if (!readahead && !overflow && !count)
 		return false;
 	n->readahead = n->overflow = false;
+	n->ino = NULL;
+	n->n = n->cap = 0;
 	pthread_mutex_unlock(&n->lock);
 	if (readahead)
 		raise_readahead(fs);
 	if (overflow)
 		forget_all_stored(fs);
-	if (ino)
-		tell(fs, ino);
+	for (size_t k = 0; k < count; k++)
+		tell(fs, ino[k]);
+	free(ino);
 	pthread_mutex_lock(&n->lock);
 	return true;
 }

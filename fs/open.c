@@ -147,7 +147,7 @@ static bool prepare(struct opening *op)
 	if (!(op->cold && copier_is_at_work(op->fs, op->pid)) &&
 	    object_image_prepare(op->o, false) == 1)
 		return true;
-	op->lazy = true;
+	op->lazy = op->cold;
 	return false;
 }
 
@@ -230,9 +230,6 @@ static int choose(struct opening *op, bool image)
 		      (op->mode == HANDLE_BACKED && (op->flags & O_ACCMODE) == O_RDWR));
 	if (!op->write)
 		return 0;
-	/* What it stores through a mapping changes what the kernel has cached. */
-	if (op->hidden && op->mode == HANDLE_BACKED && !op->fresh)
-		notify_queue(op->fs, op->i->ino);
 	if (op->mode != HANDLE_PASSTHROUGH && op->mode != HANDLE_BACKED)
 		end_grant(op);
 	r = object_handle_begin(op->o, true, op->hidden);
@@ -240,6 +237,9 @@ static int choose(struct opening *op, bool image)
 		backing_end(op->fs, op->i, op->mode);
 		end_grant(op);
 	}
+	/* What it stores through a mapping changes what the kernel has cached. */
+	if (r == 0 && op->hidden && op->mode == HANDLE_BACKED && !op->fresh)
+		notify_queue(op->fs, op->i->ino);
 	return r;
 }
 
@@ -296,12 +296,13 @@ static int make_handle(struct opening *op, struct fuse_file_info *fi)
 	if (r == 0) {
 		h->o = op->o;
 		h->write = op->write;
+		h->sync = op->flags & (O_SYNC | O_DSYNC);
 		h->hidden = op->hidden;
 		h->granted = op->granted;
 		atomic_init(&h->lazy, op->lazy);
 		if (!op->write && op->settled) {
 			h->copier = op->pid;
-			copier_opened(op->fs, op->pid);
+			copier_opened(op->fs, op->pid, op->i->ino);
 		}
 		h->error_seen = op->error_seq;
 		describe(op, fi);
@@ -384,7 +385,8 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
 		return r;
 	}
 	pin(&op);
-	if (!op.write && !op.lazy && (op.cold || op.prefetched))
+	if (!op.write && !op.lazy && (op.cold || op.prefetched) &&
+	    !copier_is_at_work(op.fs, op.pid))
 		prefetch_next(op.fs, i);
 	return 0;
 }
@@ -427,7 +429,7 @@ void open_end(struct fs *fs, struct handle *h)
 		return;
 	i = h->inode;
 	if (h->copier)
-		copier_closed(fs, h->copier);
+		copier_closed(fs, h->copier, i->ino);
 	if (h->o) {
 		pthread_mutex_lock(open_lock(fs, i->ino));
 		backing_end(fs, i, h->mode);

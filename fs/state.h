@@ -31,9 +31,9 @@
 /* The kernel may keep names, present or not, and attributes as long as it likes: every change comes
  * through it, and of what does not (st_blocks after a settle, atime at an open) it is told. But not
  * of stores through a mapping, which nobody sees. */
-#define ENTRY_TIMEOUT  3600.0
-#define ATTR_TIMEOUT   3600.0
-#define WRITER_TIMEOUT 1.0 /* while there may be such */
+#define ENTRY_TIMEOUT    3600.0
+#define ATTR_TIMEOUT     3600.0
+#define CHANGING_TIMEOUT 1.0 /* of what is dirty, and of directories */
 
 /* ---- requests.c: counters by opcode ---------------------------------------------------------- */
 
@@ -84,7 +84,7 @@ struct notifier {
 	bool running, stop;
 	bool overflow;  /* some were not queued: every cached stored size is in doubt */
 	bool readahead; /* raise the read-ahead of our mount */
-	uint64_t *ino;  /* n of them, told from the last on */
+	uint64_t *ino;  /* n of them */
 	size_t n, cap;
 };
 void notify_init(struct fs *fs);
@@ -123,14 +123,15 @@ struct copiers {
 	pthread_mutex_t lock;
 	struct copier {
 		pid_t pid;
-		int64_t opened_ms; /* settled content, for reading; 0: not lately, or closed again */
+		uint64_t opened; /* the file it opened last, if settled and for reading, until its close */
+		int64_t opened_ms;
 		int64_t copied_ms; /* that it shared content; 0: not lately */
 	} slot[COPIERS];
 };
 void copier_init(struct fs *fs);
-/* The thread opened settled content for reading, or closed what it opened last. */
-void copier_opened(struct fs *fs, pid_t pid);
-void copier_closed(struct fs *fs, pid_t pid);
+/* The thread opened settled content for reading; a handle that it opened is closed. */
+void copier_opened(struct fs *fs, pid_t pid, uint64_t ino);
+void copier_closed(struct fs *fs, pid_t pid, uint64_t ino);
 /* And now makes a file right behind that: probably a copy of it. */
 bool copier_makes_copy(struct fs *fs, pid_t pid);
 /* It shared content a moment ago, so it will not read what it opens now. */

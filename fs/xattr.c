@@ -248,6 +248,9 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 	if (r == 0) {
 		r = control ? set_control(req, i, control, value, size) :
 			      set_stored(fs, i, name, value, size, flags);
+		/* A stat on its way may carry the old ctime. */
+		if (r == 0)
+			notify_queue(fs, ino);
 		let_go(fs, i);
 	}
 	fuse_reply_err(req, -r);

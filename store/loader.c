@@ -39,18 +39,22 @@ static int load_chunk(void *arg, const struct meta_chunk *c)
 	int r = chunk_load(s->chunks, c, true);
 
 	atomic_fetch_add(&l->rows, 1);
+	/* The journal had it, or a read that failed half way. */
+	if (r == -EEXIST)
+		return 0;
 	return r ? r : seglive_load(s, c->loc, c->info.stored_len, false);
 }
 
 /* The lock is held, and given up meanwhile. */
 static int load_block(struct loader *l, uint64_t block)
 {
+	uint64_t last = block * BLOCK_IDS + BLOCK_IDS - 1;
 	int r = blockmap_set(&l->loading, block, 1);
 
 	if (r)
 		return r;
 	pthread_mutex_unlock(&l->lock);
-	r = meta_for_chunks(l->s->meta, block * BLOCK_IDS, block * BLOCK_IDS + BLOCK_IDS - 1,
+	r = meta_for_chunks(l->s->meta, block * BLOCK_IDS, last < l->max_id ? last : l->max_id,
 			    load_chunk, l);
 	pthread_mutex_lock(&l->lock);
 	blockmap_clear(&l->loading, block, 1);
@@ -110,6 +114,8 @@ static int load_on(struct loader *l, uint64_t rows)
 	int r;
 
 	while (!(r = meta_next_chunk(l->s->meta, id, &id, &max))) {
+		if (id > l->max_id)
+			return 0;
 		if (atomic_load(&l->rows) >= rows || atomic_load(&l->stop))
 			return 1;
 		r = need_block(l, id / BLOCK_IDS);
@@ -147,8 +153,8 @@ static void *load_rest(void *arg)
 	struct store *s = l->s;
 	int r = load_on(l, UINT64_MAX);
 
-	if (!r)
-		r = s->read_only ? 0 : segments_tidy(s);
+	if (!r && !s->read_only)
+		segments_tidy(s);
 	if (r < 0)
 		store_log(
 			s, LOG_ERR,

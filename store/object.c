@@ -432,7 +432,8 @@ void object_expect_size(struct object *o, uint64_t size)
 void object_know_mtime(struct object *o, const struct timespec *mtime)
 {
 	pthread_mutex_lock(&o->mu);
-	if (o->mtime.tv_nsec < 0 && !o->all_dirty && o->image != IMAGE_NONE) {
+	if (o->mtime.tv_nsec < 0 && !o->all_dirty && o->image != IMAGE_NONE &&
+	    (o->image_mtime.tv_sec != mtime->tv_sec || o->image_mtime.tv_nsec != mtime->tv_nsec)) {
 		o->image_mtime = *mtime;
 		/* Not over the time of a write that is on its way; a fill puts it there when it ends. */
 		if (!o->wfd_users)

@@ -17,8 +17,6 @@ struct share {
 	struct extmap *source; /* with a reference to each of its chunks */
 	struct extent *ext;    /* as they will be in the target */
 	size_t exts;
-	struct chunk **added; /* of them, those that meta.db does not know; with references */
-	size_t n_added;
 };
 
 /* What is dirty has no chunks yet. mu held. */
@@ -53,17 +51,18 @@ static int look_at_source(struct share *sh)
 	return r;
 }
 
-static int note_unknown(struct share *sh, uint64_t id)
+/* What no durable row names may be lost with the device, and only the source has an image to settle it from
+ * again. */
+static int check_chunk(struct share *sh, uint64_t id)
 {
 	struct chunk *c = chunk_get(sh->s->chunks, id);
+	int r;
 
 	if (!c)
 		return -EUCLEAN;
-	if (chunk_needs_journal(sh->s->chunks, c))
-		sh->added[sh->n_added++] = c;
-	else
-		chunk_put(sh->s->chunks, c);
-	return 0;
+	r = chunk_needs_journal(sh->s->chunks, c) ? -EOPNOTSUPP : 0;
+	chunk_put(sh->s->chunks, c);
+	return r;
 }
 
 static int make_extents(struct share *sh)
@@ -74,8 +73,7 @@ static int make_extents(struct share *sh)
 	int r = 0;
 
 	sh->ext = calloc(last - first + 1, sizeof(*sh->ext));
-	sh->added = calloc(last - first + 1, sizeof(*sh->added));
-	if (!sh->ext || !sh->added)
+	if (!sh->ext)
 		return -ENOMEM;
 	for (size_t i = first; i < m->n && m->e[i].off < end && !r; i++) {
 		struct extent e = m->e[i];
@@ -88,7 +86,7 @@ static int make_extents(struct share *sh)
 			.len = (uint32_t)(to - from),
 			.skip = e.skip + (uint32_t)(from - e.off),
 		};
-		r = note_unknown(sh, e.chunk);
+		r = check_chunk(sh, e.chunk);
 	}
 	return r;
 }
@@ -137,10 +135,11 @@ static int install(struct share *sh)
 	if (!m)
 		return -ENOMEM;
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	r = j_put_settled(o, sh->added, sh->n_added, m, size, &now, &o->dirty, false, false);
+	r = j_put_settled(o, NULL, 0, m, size, &now, &o->dirty, false, false);
 	if (r) {
 		extmap_unref(m);
-		return r;
+		/* A full journal is being rewritten; a copy does not need so much of it. */
+		return r == -ENOSPC ? -EOPNOTSUPP : r;
 	}
 	r = object_set_under(o, m);
 	if (r)
@@ -175,12 +174,9 @@ static int put_into_target(struct share *sh)
 
 static void done(struct share *sh)
 {
-	for (size_t i = 0; i < sh->n_added; i++)
-		chunk_put(sh->s->chunks, sh->added[i]);
 	chunk_unref_map(sh->s->chunks, sh->source);
 	extmap_unref(sh->source);
 	free(sh->ext);
-	free(sh->added);
 }
 
 ssize_t object_share(struct object *from, uint64_t off, struct object *to, uint64_t to_off,

@@ -270,20 +270,22 @@ static int sync_fresh(struct store *s)
 	return r;
 }
 
-/* What an earlier daemon preallocated and did not use. */
-int segments_tidy(struct store *s)
+/* What an earlier daemon preallocated and did not use. What fails costs only room, until the next mount. */
+void segments_tidy(struct store *s)
 {
 	char name[32];
 	bool fresh;
-	int r = 0;
 
-	for (uint32_t i = 1; i <= s->found_segments && !r; i++) {
+	for (uint32_t i = 1; i <= s->found_segments; i++) {
 		uint64_t end = seglive_end(s, i, &fresh);
+		int r = 0;
 
 		if (segment_there(s, i, name))
 			r = end ? segset_trim(s->segs, i, end) : segset_remove(s->segs, i);
+		if (r)
+			store_log(s, LOG_WARNING, "%s/segments/%s: cannot be trimmed: %s", s->path,
+				  name, strerror(-r));
 	}
-	return r;
 }
 
 static int load(struct store *s, struct store_error *err)
@@ -317,7 +319,7 @@ static int load(struct store *s, struct store_error *err)
 	if (!r)
 		r = sync_fresh(s);
 	if (!r && loader_done(s))
-		r = segments_tidy(s);
+		segments_tidy(s);
 	return r;
 }
 

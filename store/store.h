@@ -215,8 +215,8 @@ int object_truncate(struct object *o, uint64_t size);
 /*
  * len bytes of `from` become those of `to` at to_off, without being moved: both name the same chunks
  * then. Returns bytes, short only at the end of the source. -EOPNOTSUPP where that cannot be: the
- * source has dirty bytes in the range or a writer that is not seen, the target has an image, the two are of
- * different tenants. Counts as settled; durable as any change is.
+ * source has bytes in the range that are not committed or a writer that is not seen, the target has an image,
+ * the two are of different tenants. Counts as settled; durable as any change is.
  */
 ssize_t object_share(struct object *from, uint64_t off, struct object *to, uint64_t to_off,
 		     uint64_t len);

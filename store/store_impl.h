@@ -243,7 +243,7 @@ bool loader_done(struct store *s); /* all are there */
 
 /* ---- store.c ---- */
 /* Once all chunks are loaded: what of the segments found at the open nobody uses is cut off. */
-int segments_tidy(struct store *s);
+void segments_tidy(struct store *s);
 
 /* ---- seglive.c: live bytes of each segment ---- */
 int seglive_add(struct store *s, uint32_t segment, int64_t bytes);
