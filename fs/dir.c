@@ -44,9 +44,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -r);
 		return;
 	}
-	/* Every change of a directory comes through the kernel, so its cache of it is right. */
-	fi->cache_readdir = 1;
-	fi->keep_cache = 1;
+	/* Not cached by the kernel: it puts listings of before and after a change together. */
 	if (fuse_reply_open(req, fi) != 0)
 		open_end(fs, handle_take(&fs->handles, fi->fh));
 }

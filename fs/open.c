@@ -192,6 +192,13 @@ static bool may_write_unseen(const struct opening *op)
 	       !op->privileged && memcg_is_ours(op->fs, op->pid);
 }
 
+/* An engine's cache in one file, of terabytes with holes: its image could not give blocks back while it is
+ * open, and the writer would meet a full pool. */
+static bool is_slots(const struct opening *op)
+{
+	return op->new_content && (op->flags & O_DIRECT) && (op->flags & O_ACCMODE) == O_RDWR;
+}
+
 /* Through a writable mapping a foreign process would be charged for pages of the image. */
 static bool may_map(const struct opening *op)
 {
@@ -214,7 +221,8 @@ static bool is_mapped(const struct opening *op)
 static int choose(struct opening *op, bool image)
 {
 	bool plain = image && op->write && may_write_unseen(op) && may_grow(op, true);
-	bool room = plain || !op->write || (image && !op->held && may_grow(op, false));
+	bool room = plain || !op->write ||
+		    (image && !op->held && !is_slots(op) && may_grow(op, false));
 	struct backing_want want = {
 		.write = op->write,
 		.plain = plain,

@@ -399,6 +399,25 @@ uint64_t chunk_map_stored(struct chunk_table *t, const struct extmap *m)
 	return sum;
 }
 
+uint64_t chunk_range_stored(struct chunk_table *t, const struct extmap *m, uint64_t from,
+			    uint64_t to)
+{
+	uint64_t sum = 0;
+
+	pthread_mutex_lock(&t->lock);
+	for (size_t i = extmap_find(m, from); i < m->n && m->e[i].off < to; i++) {
+		const struct extent *e = &m->e[i];
+		const struct chunk *c = find_id(t, e->chunk);
+		uint64_t begin = e->off > from ? e->off : from;
+		uint64_t end = e->off + e->len < to ? e->off + e->len : to;
+
+		if (c)
+			sum += c->info.stored_len * (end - begin) / e->len;
+	}
+	pthread_mutex_unlock(&t->lock);
+	return sum;
+}
+
 int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chunk *ret)
 {
 	struct chunk *c;

@@ -77,6 +77,9 @@ int chunk_ref_map(struct chunk_table *t, const struct extmap *m);
 void chunk_unref_map(struct chunk_table *t, const struct extmap *m); /* NULL is fine */
 /* Encoded bytes of the map's chunks, in full for each use. */
 uint64_t chunk_map_stored(struct chunk_table *t, const struct extmap *m);
+/* Of what lies in [from, to), a chunk that reaches over a border by its share. */
+uint64_t chunk_range_stored(struct chunk_table *t, const struct extmap *m, uint64_t from,
+			    uint64_t to);
 
 /*
  * Committed references, within a transaction: adds delta and returns what must be written: 0

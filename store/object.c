@@ -381,6 +381,28 @@ static enum object_tier tier_of(struct object *o)
 	return warm_has_map(o->store->chunks, o->under) ? TIER_WARM : TIER_COLD;
 }
 
+/* What the file takes once it is settled, as far as that is known: its chunks but those under dirty blocks,
+ * and these as they are. Written unseen, all of the image is dirty: what is settled beneath it says
+ * nothing about it any more, and where its holes are only the tmpfs knows, in huge pages. mu held. */
+static uint64_t stored_bytes(const struct object *o)
+{
+	uint64_t under = o->under_stored, b = 0, n;
+
+	if (o->all_dirty)
+		return o->size < o->blocks ? o->size : o->blocks;
+	for (;; b += n) {
+		uint64_t covered;
+
+		b = blockmap_next(&o->dirty, b, object_blocks(o->size), true, &n);
+		if (!n)
+			break;
+		covered = chunk_range_stored(o->store->chunks, o->under, b * OBJECT_BLOCK,
+					     (b + n) * OBJECT_BLOCK);
+		under -= covered < under ? covered : under;
+	}
+	return under + object_dirty_bytes(o);
+}
+
 int object_stat(struct object *o, struct object_stat *ret)
 {
 	pthread_mutex_lock(&o->mu);
@@ -397,10 +419,7 @@ int object_stat(struct object *o, struct object_stat *ret)
 		.sgen = o->sgen,
 		.load_us = o->image == IMAGE_COMPLETE ? 0 : fill_estimate_us(o),
 	};
-	/* The whole image dirty: what is settled beneath it says nothing about it any more, and where
-	 * its holes are only the tmpfs knows, in huge pages. */
-	ret->stored = o->all_dirty ? (o->size < o->blocks ? o->size : o->blocks) :
-				     o->under_stored + ret->dirty;
+	ret->stored = stored_bytes(o);
 	if (o->mtime.tv_nsec >= 0)
 		ret->mtime = ret->ctime = o->mtime;
 	pthread_mutex_unlock(&o->mu);

@@ -157,8 +157,8 @@ struct object_stat {
 	uint64_t size;
 	struct timespec mtime, ctime; /* of the last content change; {0,0} when nothing newer than
 	                                 what object_set_mtime() said */
-	uint64_t stored; /* encoded bytes of the chunks, in full for each use, plus raw bytes of
-	                         dirty blocks */
+	uint64_t stored; /* encoded bytes of the chunks, in full for each use, but under dirty
+	                         blocks; those raw */
 	uint64_t dirty;  /* bytes not settled */
 	enum object_tier tier;
 	bool partial;        /* has an image that is not complete */
