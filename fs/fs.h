@@ -41,6 +41,7 @@ struct fs_options {
 	bool passthrough;       /* wanted; whether it works shows in the status */
 	bool allow_other;       /* for the status alone */
 	bool read_only;
+	bool noatime;       /* an open for reading leaves atime as it is */
 	uint32_t test_mask; /* FS_MASK_* */
 	/* As the hook of the store. Any thread; may be NULL. */
 	void (*log)(void *arg, int level, const char *line);

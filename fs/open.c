@@ -50,7 +50,8 @@ static void touch_atime(struct fs *fs, struct inode *i, int flags)
 {
 	struct timespec now = clock_wall();
 
-	if (fs->opt.read_only || (flags & O_NOATIME) || (flags & O_ACCMODE) == O_WRONLY)
+	if (fs->opt.read_only || fs->opt.noatime || (flags & O_NOATIME) ||
+	    (flags & O_ACCMODE) == O_WRONLY)
 		return;
 	if (time_after(&i->a.atime, &i->a.mtime) && time_after(&i->a.atime, &i->a.ctime) &&
 	    now.tv_sec - i->a.atime.tv_sec < DAY_S)

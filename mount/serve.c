@@ -68,6 +68,7 @@ static int server_new_fs(struct server *s)
 		.passthrough = !o->nopassthrough,
 		.allow_other = o->allow_other,
 		.read_only = o->read_only,
+		.noatime = o->noatime,
 		.log = log_hook,
 	};
 	struct store_error err = { "" };

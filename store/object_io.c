@@ -161,6 +161,33 @@ static int before_growth(struct object *o, uint64_t size)
 	return cut_under(o, o->size, UINT64_MAX);
 }
 
+/* What was stored through a mapping behind the end, in its page, is no content: the gap a growth leaves
+ * reads as zeros. mu and rw (exclusive) held. */
+static int zero_gap(struct object *o, uint64_t to)
+{
+	static const char zeros[65536];
+	uint64_t page = o->place == IMAGE_HUGE ? 2u << 20 : 4096;
+	uint64_t at = o->size, end = min64((at + page - 1) & ~(page - 1), to);
+	int fd, r = 0;
+
+	if (!o->all_dirty || o->image == IMAGE_NONE || !at || at >= end)
+		return 0;
+	fd = image_wfd_get(o);
+	if (fd < 0)
+		return fd;
+	/* Its page may not be there. */
+	if (lseek(fd, at - 1, SEEK_DATA) != (off_t)at - 1)
+		end = at;
+	while (at < end && !r) {
+		ssize_t n = pwrite(fd, zeros, min64(sizeof(zeros), end - at), at);
+
+		r = n < 0 ? -errno : 0;
+		at += n > 0 ? n : 0;
+	}
+	image_wfd_put(o);
+	return r;
+}
+
 /* Takes back what a write that failed in part has added to the size: an append tried again must not
  * come behind it. Where others write unseen the end may be theirs. mu held. */
 static void cut_back(struct object *o, uint64_t size)
@@ -197,6 +224,9 @@ static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint6
 		r = fill_edge(o, end - 1, off, off + len);
 	if (!r)
 		r = mark_dirty(o, first, end, true);
+	if (r)
+		return r;
+	r = zero_gap(o, off);
 	if (r)
 		return r;
 	n = put_bytes(o, buf, len, off);
@@ -407,6 +437,8 @@ static int resize(struct object *o, uint64_t size)
 	if (fd < 0)
 		return fd;
 	r = before_growth(o, size);
+	if (!r)
+		r = zero_gap(o, size);
 	if (!r && ftruncate(fd, size))
 		r = -errno;
 	image_wfd_put(o);

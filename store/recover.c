@@ -607,6 +607,7 @@ static bool adopt(struct store *s, int dir, uint64_t ino, const char *name)
 	int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	struct object *o = object_find(s, ino);
 	struct found f = { .ino = ino, .flags = J_IMAGE_COMPLETE };
+	struct timespec mtime;
 	struct stat st;
 	bool ok = false;
 
@@ -614,11 +615,13 @@ static bool adopt(struct store *s, int dir, uint64_t ino, const char *name)
 		object_get(s, ino, 0, &o);
 	if (fd >= 0 && o && !fstat(fd, &st)) {
 		pthread_mutex_lock(&o->mu);
+		/* What the last settle said, which is newer than what the inode's record may say. */
+		mtime = o->mtime;
 		ok = o->image == IMAGE_NONE && (uint64_t)st.st_size == o->size &&
 		     image_is_marked(fd, o->under, st.st_size) && take_image(o, &f);
 		o->clean_mark = ok;
 		if (ok)
-			o->mtime.tv_nsec = -1;
+			o->mtime = mtime;
 		/* Settled by the dead daemon and not committed: whether the device has it is only
 		 * known by settling it again, which compares. */
 		if (ok && o->snap.map != o->db)

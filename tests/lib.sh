@@ -11,7 +11,7 @@
 # asked whether it did fails the case, so `[ "$a" = "$b" ]` is an assertion. When the case ends, in
 # whatever way, what is still mounted is unmounted, and a daemon that cannot unmount fails the case.
 set -Eeuo pipefail
-trap 'echo "FAIL: line ${BASH_LINENO[-2]:-$LINENO} of ${0##*/}: $BASH_COMMAND" >&2' ERR
+trap 'echo "FAIL: line $((${#BASH_LINENO[@]} > 1 ? BASH_LINENO[-2] : LINENO)) of ${0##*/}: $BASH_COMMAND" >&2' ERR
 
 : "${CASE_DIR:?run the case with tests/run}"
 STORE=$CASE_DIR/store
