@@ -105,9 +105,10 @@ struct object {
 	uint64_t wgen, sgen;
 	unsigned handles, writers, hidden;
 	unsigned backed; /* descriptors given out as backing files: the kernel reads the image */
-	uint64_t backed_bytes; /* its size when the first was */
-	uint64_t blocks;       /* real bytes of the image, as last seen */
-	int64_t last_use_ms, last_close_ms, dirty_since_ms; /* CLOCK_MONOTONIC */
+	uint64_t backed_bytes;               /* its size when the first was */
+	uint64_t blocks;                     /* real bytes of the image, as last seen */
+	int64_t last_use_ms, dirty_since_ms; /* CLOCK_MONOTONIC */
+	_Atomic int64_t last_close_ms;       /* read without the lock to order a list */
 	int64_t resettle_ms; /* a mapping without handle: not settled again before */
 	unsigned resettle_s;
 	int fill_error;
