@@ -75,6 +75,13 @@ static void init_direct_mmap(struct fs *fs, struct fuse_conn_info *conn)
 		fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	else
 		fuse_unset_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
+	/* In the cached mode every change of content goes through the kernel's pages. Throwing pages
+	 * away because the times changed while a write is under way lets a mapping read the old
+	 * bytes again and keep them. */
+	if (direct)
+		want(conn, FUSE_CAP_AUTO_INVAL_DATA);
+	else
+		fuse_unset_feature_flag(conn, FUSE_CAP_AUTO_INVAL_DATA);
 	atomic_store(&fs->cached_mode, !direct);
 }
 
@@ -92,7 +99,6 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_READDIRPLUS_AUTO);
 	want(conn, FUSE_CAP_ASYNC_READ);
 	want(conn, FUSE_CAP_ASYNC_DIO);
-	want(conn, FUSE_CAP_AUTO_INVAL_DATA);
 	want(conn, FUSE_CAP_CACHE_SYMLINKS);
 	fuse_unset_feature_flag(conn, FUSE_CAP_WRITEBACK_CACHE);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
