@@ -194,10 +194,11 @@ static bool may_write_unseen(const struct opening *op)
 }
 
 /* An engine's cache in one file, of terabytes with holes: its image could not give blocks back while it is
- * open, and the writer would meet a full pool. */
+ * open, and the writer would meet a full pool. Some set O_DIRECT only after mkstemp(). */
 static bool is_slots(const struct opening *op)
 {
-	return op->new_content && (op->flags & O_DIRECT) && (op->flags & O_ACCMODE) == O_RDWR;
+	return op->new_content && (op->flags & O_ACCMODE) == O_RDWR &&
+	       (op->flags & (O_DIRECT | O_EXCL));
 }
 
 /* Through a writable mapping a foreign process would be charged for pages of the image. */

@@ -8,8 +8,8 @@ import os
 import random
 import tempfile
 
-from client_lib import (KIB, MIB, aligned, each, equal, eventually, fails, fallocate, main, noise,
-                        same, settle_all, status)
+from client_lib import (KIB, MIB, PAGE, Wrong, aligned, between, each, equal, eventually, fails,
+                        fallocate, main, noise, same, settle_all, status)
 
 FILE = 256 * MIB
 BLOCK = 512 * KIB
@@ -68,6 +68,28 @@ def temp_store(d):
     os.close(fd)
     # The kernel tells of a close after it.
     eventually("hot and logical bytes after the last close", lambda: held(d), empty)
+
+
+def temp_outgrow(d):
+    """The engine never closes the file. It becomes larger than the hot tier; the store has room."""
+    os.makedirs(d)
+    budget, free = status(d)["tiers"]["hot"]["budget"], os.statvfs(d).f_bavail * PAGE
+    # In a sparse file of huge pages each block takes one.
+    count = budget // (2 * MIB) * 5 // 4
+    between(f"{d}: free space for {count} blocks", free, 4 * count * BLOCK, 1 << 60)
+    fd, path = tempfile.mkstemp(prefix="dynamo-kvbm-disk-cache-", dir=d)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
+    fallocate(path, fd, 8 * count * BLOCK)
+    os.unlink(path)
+    blocks = random.Random(4).sample(range(8 * count), count)
+    for i, n in enumerate(blocks):
+        try:
+            put(fd, n, 1)
+        except OSError as e:
+            raise Wrong(f"{path}: block {i} of {count}: got {e}, expected success: {free} bytes are free") from e
+    for n in blocks:
+        get(fd, n, 1)
+    os.close(fd)
 
 
 def temp_load(d):
