@@ -219,6 +219,7 @@ void dentry_change(struct fs *fs, struct dentry *d, struct inode *inode, uint64_
 	struct inode *old = d->inode;
 	bool was_dirty = d->dirty;
 
+	dirlist_forget(fs, d->parent);
 	unlist(fs, d);
 	if (old && inode && old != inode)
 		old->replaced_by = inode->ino;

@@ -169,16 +169,12 @@ static void fill_page(struct page *p, const struct dirlist *l, uint64_t off)
 /* list_lock is held. */
 static int refresh(struct fs *fs, struct handle *h)
 {
-	struct dirlist *l = calloc(1, sizeof(*l));
-	int r = l ? dirlist_read(fs, h->inode->ino, l) : -ENOMEM;
+	struct dirlist *l;
+	int r = dirlist_get(fs, h->inode->ino, &l);
 
-	if (r) {
-		free(l);
+	if (r)
 		return r;
-	}
-	if (h->list)
-		dirlist_done(h->list);
-	free(h->list);
+	dirlist_put(h->list);
 	h->list = l;
 	return 0;
 }

@@ -2,7 +2,9 @@
 /*
  * dirlist: the names of a directory at one moment: what meta.db has, with the dirty names of the
  * cache over it. The rows are read without the namespace lock; a commit that makes names clean
- * meanwhile makes the list stale, and it is read again.
+ * meanwhile makes the list stale, and it is read again. The newest lists are kept until a name of
+ * theirs changes: rows cost 0.5 us a name, and the kernel's own cache of listings puts those of
+ * before and after a change together.
  */
 #include "fs/files.h"
 
@@ -12,6 +14,12 @@
 
 #define READ_TRIES  3
 #define NAMES_LIMIT (1u << 31)
+#define KEPT_BYTES  (32u << 20) /* of all lists that are kept: some 700,000 names */
+
+static size_t bytes_of(const struct dirlist *l)
+{
+	return sizeof(*l) + l->cap * sizeof(*l->v) + l->names_cap;
+}
 
 static int grow(void **p, size_t *cap, size_t need, size_t item)
 {
@@ -97,6 +105,62 @@ static int overlay(struct fs *fs, uint64_t dir, struct dirlist *l)
 	return r;
 }
 
+/* ---- keeping them ---- */
+
+void dirlist_forget(struct fs *fs, struct inode *dir)
+{
+	struct dirlist *l = dir->dir.list;
+
+	if (!l)
+		return;
+	dir->dir.list = NULL;
+	list_del(&l->kept);
+	fs->dirlist_bytes -= bytes_of(l);
+	dirlist_put(l);
+}
+
+static void trim(void **p, size_t *cap, size_t n, size_t item)
+{
+	void *q = n ? realloc(*p, n * item) : NULL;
+
+	if (!q)
+		return;
+	*p = q;
+	*cap = n;
+}
+
+/* The lock is held: the list is what the directory has. */
+static void keep(struct fs *fs, uint64_t dir, struct dirlist *l)
+{
+	struct inode *i = inode_find(fs, dir);
+
+	trim((void **)&l->v, &l->cap, l->n, sizeof(*l->v));
+	trim((void **)&l->names, &l->names_cap, l->names_len, 1);
+	if (!i || !inode_is_dir(i) || bytes_of(l) > KEPT_BYTES)
+		return;
+	dirlist_forget(fs, i);
+	l->owner = i;
+	l->refs++;
+	i->dir.list = l;
+	list_add_tail(&fs->dirlists, &l->kept);
+	fs->dirlist_bytes += bytes_of(l);
+	while (fs->dirlist_bytes > KEPT_BYTES)
+		dirlist_forget(fs, list_entry(fs->dirlists.next, struct dirlist, kept)->owner);
+}
+
+static struct dirlist *find_kept(struct fs *fs, uint64_t dir)
+{
+	struct inode *i = inode_find(fs, dir);
+	struct dirlist *l = i && inode_is_dir(i) ? i->dir.list : NULL;
+
+	if (l) {
+		list_del(&l->kept);
+		list_add_tail(&fs->dirlists, &l->kept);
+		l->refs++;
+	}
+	return l;
+}
+
 /* One try; 1: stale. */
 static int read_once(struct fs *fs, uint64_t dir, bool locked, struct dirlist *l)
 {
@@ -113,29 +177,44 @@ static int read_once(struct fs *fs, uint64_t dir, bool locked, struct dirlist *l
 		ns_lock(fs);
 	if (r == 0)
 		r = seq == fs->commit_seq ? overlay(fs, dir, l) : 1;
+	if (r == 0)
+		keep(fs, dir, l);
 	ns_unlock(fs);
 	return r;
 }
 
-int dirlist_read(struct fs *fs, uint64_t dir, struct dirlist *ret)
+int dirlist_get(struct fs *fs, uint64_t dir, struct dirlist **ret)
 {
-	struct dirlist l = { 0 };
+	struct dirlist *l;
 	int r = 1;
 
-	for (int tries = 0; r == 1; tries++)
-		r = read_once(fs, dir, tries >= READ_TRIES, &l);
-	if (r)
-		dirlist_done(&l);
-	else
-		*ret = l;
-	return r;
+	ns_lock(fs);
+	l = find_kept(fs, dir);
+	ns_unlock(fs);
+	if (!l) {
+		l = calloc(1, sizeof(*l));
+		if (!l)
+			return -ENOMEM;
+		l->refs = 1;
+		list_init(&l->kept);
+		for (int tries = 0; r == 1; tries++)
+			r = read_once(fs, dir, tries >= READ_TRIES, l);
+		if (r) {
+			dirlist_put(l);
+			return r;
+		}
+	}
+	*ret = l;
+	return 0;
 }
 
-void dirlist_done(struct dirlist *l)
+void dirlist_put(struct dirlist *l)
 {
+	if (!l || --l->refs)
+		return;
 	free(l->v);
 	free(l->names);
-	*l = (struct dirlist){ 0 };
+	free(l);
 }
 
 size_t dirlist_after(const struct dirlist *l, uint64_t after)

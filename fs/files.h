@@ -53,15 +53,19 @@ struct dirlist_entry {
 	uint32_t name; /* offset into names */
 };
 
+/* Constant once it was got. */
 struct dirlist {
 	struct dirlist_entry *v;
 	size_t n, cap;
 	char *names;
 	size_t names_len, names_cap;
+	atomic_uint refs;
+	struct list kept;    /* on fs->dirlists, the one asked for last at the end; fs->lock */
+	struct inode *owner; /* whose dir.list it is while it is kept */
 };
-/* The names of a directory at one moment, in order of id; the lock is not held. */
-int dirlist_read(struct fs *fs, uint64_t dir, struct dirlist *ret);
-void dirlist_done(struct dirlist *l);
+/* The names of a directory at one moment, in order of id, with a reference; the lock is not held. */
+int dirlist_get(struct fs *fs, uint64_t dir, struct dirlist **ret);
+void dirlist_put(struct dirlist *l); /* NULL is fine */
 static inline const char *dirlist_name(const struct dirlist *l, size_t k)
 {
 	return l->names + l->v[k].name;

@@ -181,6 +181,7 @@ static int init(struct fs *fs, const struct fs_options *opt)
 	list_init(&fs->dirty);
 	list_init(&fs->resting);
 	list_init(&fs->vacant);
+	list_init(&fs->dirlists);
 	list_init(&fs->evictions);
 	list_init(&fs->requests);
 	init_locks(fs);
@@ -318,6 +319,8 @@ static void free_cache(struct fs *fs)
 		HASH_DEL(fs->inodes, i);
 		if (inode_is_file(i) && i->file.pin_held)
 			object_handle_end(i->file.o, false, false);
+		if (inode_is_dir(i))
+			dirlist_forget(fs, i);
 		inode_free(i);
 	}
 	known_free(&fs->known);

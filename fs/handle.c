@@ -135,9 +135,7 @@ struct handle *handle_new(enum handle_mode mode, struct inode *i)
 
 void handle_free(struct handle *h)
 {
-	if (h->list)
-		dirlist_done(h->list);
-	free(h->list);
+	dirlist_put(h->list);
 	free(h->text);
 	object_unref(h->o);
 	pthread_mutex_destroy(&h->list_lock);

@@ -217,6 +217,8 @@ static void drop(struct fs *fs, struct inode *i)
 		d->inode = d->db_inode = NULL;
 		dentry_drop(fs, d);
 	}
+	if (inode_is_dir(i))
+		dirlist_forget(fs, i);
 	inode_free(i);
 }
 

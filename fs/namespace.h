@@ -83,6 +83,7 @@ struct file_state {
 
 struct dir_state {
 	struct list dirty_names; /* dentry.child of what is dirty below */
+	struct dirlist *list;    /* its names, until one changes; NULL: not kept */
 	uint32_t db_nlink;       /* of its row in meta.db */
 	int32_t delta;           /* commit's scratch: subdirectories a batch adds to the row */
 	bool extra;              /* commit's scratch: its row must be put for that */
@@ -214,6 +215,8 @@ void dentry_land(struct fs *fs, struct dentry *d, bool unchanged, uint64_t seq);
 void dentry_turn_back(struct fs *fs, struct dentry *d, struct inode *db_inode, bool gap);
 /* Takes it out of the cache; clean and without references. Its parent may be dropped with it. */
 void dentry_drop(struct fs *fs, struct dentry *d);
+/* The directory has changed, or goes: its list of names is not kept any more (dirlist.c). */
+void dirlist_forget(struct fs *fs, struct inode *dir);
 /* A name the inode has, for finding its directory; NULL when none is cached. */
 struct dentry *inode_a_name(const struct inode *i);
 

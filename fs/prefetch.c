@@ -78,17 +78,17 @@ static unsigned insert(const struct dirlist *l, size_t *next, unsigned n, size_t
 static void run(struct fs *fs, const struct prefetch_task *t)
 {
 	size_t next[NEXT];
-	struct dirlist l;
+	struct dirlist *l;
 	unsigned n = 0;
 
-	if (dirlist_read(fs, t->dir, &l))
+	if (dirlist_get(fs, t->dir, &l))
 		return;
-	for (size_t k = 0; k < l.n && l.n <= DIRECTORY_LIMIT; k++)
-		if (S_ISREG(l.v[k].mode) && strverscmp(dirlist_name(&l, k), t->name) > 0)
-			n = insert(&l, next, n, k);
+	for (size_t k = 0; k < l->n && l->n <= DIRECTORY_LIMIT; k++)
+		if (S_ISREG(l->v[k].mode) && strverscmp(dirlist_name(l, k), t->name) > 0)
+			n = insert(l, next, n, k);
 	for (unsigned k = 0; k < n; k++)
-		prefetch_file(fs, l.v[next[k]].ino);
-	dirlist_done(&l);
+		prefetch_file(fs, l->v[next[k]].ino);
+	dirlist_put(l);
 }
 
 static void *prefetcher(void *arg)

@@ -197,6 +197,8 @@ struct fs {
 	size_t n_unsettled; /* of them, those with more than an atime */
 	struct list vacant; /* dentry.child of clean vacant names, oldest first */
 	unsigned n_vacant;
+	struct list dirlists; /* dirlist.kept */
+	size_t dirlist_bytes;
 	struct inode *discards; /* to be done when the lock is given up */
 	uint64_t next_ino, next_id;
 	uint64_t dirty_seq;    /* grows with every inode that becomes dirty and every snapshot */

@@ -135,16 +135,16 @@ static int may_enter(struct queue *q, uint64_t dir)
 
 static int walk_dir(struct queue *q, uint64_t dir)
 {
-	struct dirlist l;
+	struct dirlist *l;
 	int r = may_enter(q, dir);
 
 	if (r != 1)
 		return r;
-	r = dirlist_read(req_fs(q->caller->req), dir, &l);
+	r = dirlist_get(req_fs(q->caller->req), dir, &l);
 	if (r)
 		return r;
-	r = walk_list(q, &l);
-	dirlist_done(&l);
+	r = walk_list(q, l);
+	dirlist_put(l);
 	return r;
 }
 
