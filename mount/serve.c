@@ -155,6 +155,8 @@ static int server_mount(struct server *s)
 	log_hold_fuse(false);
 	s->mounted = r == 0;
 	if (r == 0)
+		r = device_use(s->se);
+	if (r == 0)
 		return 0;
 	why = log_held_line();
 	complain("%s: cannot mount: %s: %s", s->point, *why ? why : strerror(-r),

@@ -30,6 +30,8 @@ struct server {
 
 /* Mount point, store path, device, rights. Resolves the paths; negative after complaining. */
 int server_check(struct server *s);
+/* Makes the mounted session read its requests as device.c does. Negative errno. */
+int device_use(struct fuse_session *se);
 
 /* Blocks SIGTERM, SIGINT and SIGHUP in this and all later threads. Those that come while the mount
  * is on its way up are kept until it is up. */
