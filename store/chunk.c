@@ -418,7 +418,7 @@ uint64_t chunk_range_stored(struct chunk_table *t, const struct extmap *m, uint6
 	return sum;
 }
 
-int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chunk *ret)
+int chunk_db_add(struct chunk_table *t, uint64_t id, int delta)
 {
 	struct chunk *c;
 	int what = 0;
@@ -432,10 +432,19 @@ int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chun
 		what = c->persisted ? 2 : 1;
 		c->flight |= !c->persisted;
 		c->persisted = true;
-		*ret = (struct meta_chunk){ .info = c->info, .loc = c->loc, .refs = c->refs_db };
 	}
 	pthread_mutex_unlock(&t->lock);
 	return what;
+}
+
+void chunk_db_row(struct chunk_table *t, uint64_t id, struct meta_chunk *ret)
+{
+	const struct chunk *c;
+
+	pthread_mutex_lock(&t->lock);
+	c = find_id(t, id);
+	*ret = (struct meta_chunk){ .info = c->info, .loc = c->loc, .refs = c->refs_db };
+	pthread_mutex_unlock(&t->lock);
 }
 
 void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new)

@@ -83,10 +83,12 @@ uint64_t chunk_range_stored(struct chunk_table *t, const struct extmap *m, uint6
 
 /*
  * Committed references, within a transaction: adds delta and returns what must be written: 0
- * nothing, 1 the whole row (*ret), 2 the count only. Each call is ended by chunk_db_undo after an
+ * nothing, 1 the whole row, 2 the count only. Each call is ended by chunk_db_undo after an
  * abort or chunk_db_landed after a commit; until then the chunk does not die.
  */
-int chunk_db_add(struct chunk_table *t, uint64_t id, int delta, struct meta_chunk *ret);
+int chunk_db_add(struct chunk_table *t, uint64_t id, int delta);
+/* The row of a chunk that such a call has changed and that has not been ended. */
+void chunk_db_row(struct chunk_table *t, uint64_t id, struct meta_chunk *ret);
 void chunk_db_undo(struct chunk_table *t, uint64_t id, int delta, bool was_new);
 void chunk_db_landed(struct chunk_table *t, uint64_t id, bool was_new);
 

@@ -3,8 +3,9 @@
  * refs: transactions on meta.db with the references of chunks kept in step.
  *
  * A file's row and extents change together with the counts of the chunks that the old and the new
- * extents name. Counts in memory are changed as the rows are, and taken back when the transaction
- * does not commit.
+ * extents name. Counts in memory are changed as the files' rows are, and taken back when the
+ * transaction does not commit. The counts' own rows are written last, one for each chunk, however many
+ * files of the transaction share it.
  */
 #include "store/store_impl.h"
 
@@ -85,7 +86,6 @@ static int add_ref(struct meta_txn *t, uint64_t chunk, int delta)
 {
 	struct store *s = meta_txn_store(t);
 	struct undo u = { .chunk = chunk, .delta = delta };
-	struct meta_chunk row;
 	int what, r;
 
 	r = loader_need_id(s, chunk);
@@ -93,15 +93,62 @@ static int add_ref(struct meta_txn *t, uint64_t chunk, int delta)
 		r = push_undo(s, u);
 	if (r)
 		return r;
-	what = chunk_db_add(s->chunks, chunk, delta, &row);
+	what = chunk_db_add(s->chunks, chunk, delta);
 	if (!what) {
 		s->undo_n--;
 		return -EUCLEAN;
 	}
 	s->undo[s->undo_n - 1].was_new = what == 1;
-	if (what == 1)
-		return meta_put_chunk(t, &row);
-	return meta_set_refs(t, chunk, row.refs);
+	return 0;
+}
+
+struct touched {
+	uint64_t chunk;
+	bool is_new;
+};
+
+/* The first change of a chunk that is new says so. */
+static int by_chunk(const void *a, const void *b)
+{
+	const struct touched *x = a, *y = b;
+
+	if (x->chunk != y->chunk)
+		return x->chunk < y->chunk ? -1 : 1;
+	return y->is_new - x->is_new;
+}
+
+static struct touched *list_touched(const struct store *s, size_t *ret_n)
+{
+	struct touched *v = calloc(s->undo_n + 1, sizeof(*v));
+	size_t n = 0;
+
+	if (!v)
+		return NULL;
+	for (size_t i = 0; i < s->undo_n; i++)
+		if (!s->undo[i].o)
+			v[n++] = (struct touched){ s->undo[i].chunk, s->undo[i].was_new };
+	qsort(v, n, sizeof(*v), by_chunk);
+	*ret_n = n;
+	return v;
+}
+
+static int put_counts(struct meta_txn *t)
+{
+	struct store *s = meta_txn_store(t);
+	size_t n = 0;
+	struct touched *v = list_touched(s, &n);
+	int r = v ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < n && !r; i++) {
+		struct meta_chunk row;
+
+		if (i && v[i].chunk == v[i - 1].chunk)
+			continue;
+		chunk_db_row(s->chunks, v[i].chunk, &row);
+		r = v[i].is_new ? meta_put_chunk(t, &row) : meta_set_refs(t, v[i].chunk, row.refs);
+	}
+	free(v);
+	return r;
 }
 
 static bool same_extent(const struct extent *a, const struct extent *b)
@@ -257,6 +304,8 @@ int meta_commit(struct meta_txn *t, bool durable)
 	/* Data before the metadata that names it: the store settles on its own under pressure, so
 	 * what is put may be younger than the caller's sync. Costs nothing when there is nothing. */
 	r = store_sync_data(s);
+	if (!r)
+		r = put_counts(t);
 	if (!r)
 		r = put_segments(t);
 	if (r) {

@@ -96,10 +96,11 @@ Test(chunk, committed_references_keep_it)
 	struct meta_chunk row;
 	uint64_t id = c->info.chunk_id;
 
-	cr_assert_eq(chunk_db_add(t, id, 1, &row), 1, "the whole row at first");
-	cr_assert_eq(row.refs, 1);
-	cr_assert_eq(chunk_db_add(t, id, 1, &row), 2);
+	cr_assert_eq(chunk_db_add(t, id, 1), 1, "the whole row at first");
+	cr_assert_eq(chunk_db_add(t, id, 1), 2);
+	chunk_db_row(t, id, &row);
 	cr_assert_eq(row.refs, 2);
+	cr_assert_eq(row.loc.offset, c->loc.offset);
 	chunk_put(t, c);
 	cr_assert(!chunk_any_dead(t));
 	chunk_db_undo(t, id, 1, false);
