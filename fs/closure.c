@@ -167,6 +167,11 @@ static void visit(struct closure *c, struct inode *i)
 	}
 }
 
+static uint64_t bytes_told(const struct inode *i)
+{
+	return inode_is_file(i) && (!i->a.nlink || (i->dirty & INODE_DATA)) ? i->a.size : 0;
+}
+
 int closure_add(struct closure *c, struct inode *seed)
 {
 	size_t before = c->n;
@@ -188,8 +193,11 @@ int closure_add(struct closure *c, struct inode *seed)
 		r = -EAGAIN;
 	else if (c->busy)
 		r = -EBUSY;
-	if (!r)
+	if (!r) {
+		for (size_t k = before; k < c->n; k++)
+			c->bytes += bytes_told(c->v[k]);
 		return 0;
+	}
 	while (c->n > before)
 		c->v[--c->n]->mark = 0;
 	c->visited = before;

@@ -37,6 +37,7 @@ def fill(db, files):
                    ((ino(d, 0), b"s%06d" % d, ino(d, 0), 0o40000) for d in range(dirs)))
     db.executemany("INSERT INTO dentries VALUES(?,?,?,?,?)",
                    ((ino(d, 0), ino(d, f), b"f%04d" % f, ino(d, f), 0o100000) for d, f in every()))
+    db.execute("UPDATE inodes SET nlink=nlink+? WHERE ino=1", (dirs,))
     head = b"\x01\x00" + leb128(RAW) + b"\0"
     db.executemany("INSERT INTO extents VALUES(?,?)",
                    ((ino(d, f), head + leb128((d * PER + f - 1) * 2)) for d, f in every()))
