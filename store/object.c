@@ -129,7 +129,8 @@ int object_create(struct store *s, uint64_t ino, uint32_t tenant, struct object 
 		return -ENOMEM;
 	/* Nothing of it is in meta.db, so it is dirty until a settle says what it is. */
 	o->wgen = 1;
-	o->dirty_since_ms = o->last_close_ms = now_ms();
+	o->dirty_since_ms = now_ms();
+	o->last_close_ms = o->dirty_since_ms;
 	o = table_add(s, o);
 	if (!o)
 		return -ENOMEM;

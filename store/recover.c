@@ -531,7 +531,8 @@ static int take_dirty(struct object *o, struct found *f)
 	if (!r)
 		r = j_put_range(o->store, J_CUT, o->ino, o->size, UINT64_MAX - o->size);
 	o->wgen = o->sgen + 1;
-	o->dirty_since_ms = o->last_close_ms = now_ms();
+	o->dirty_since_ms = now_ms();
+	o->last_close_ms = o->dirty_since_ms;
 	object_account(o, 0);
 	return r;
 }
