@@ -18,6 +18,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define AMENDED (64u << 20) /* bytes; of a file that meta.db has, no more are counted */
+
 void closure_begin(struct closure *c, struct fs *fs)
 {
 	*c = (struct closure){ .fs = fs, .mark = ++fs->mark };
@@ -167,9 +169,16 @@ static void visit(struct closure *c, struct inode *i)
 	}
 }
 
-static uint64_t bytes_told(const struct inode *i)
+/* An amendment of a large file, or an append, changes few of its extents. */
+static uint64_t extents_told(const struct inode *i)
 {
-	return inode_is_file(i) && (!i->a.nlink || (i->dirty & INODE_DATA)) ? i->a.size : 0;
+	uint64_t size = i->a.size;
+
+	if (!inode_is_file(i) || (i->a.nlink && !(i->dirty & INODE_DATA)))
+		return 0;
+	if (i->a.nlink && i->in_db && size > AMENDED)
+		size = AMENDED;
+	return store_chunks_of(size);
 }
 
 int closure_add(struct closure *c, struct inode *seed)
@@ -195,7 +204,7 @@ int closure_add(struct closure *c, struct inode *seed)
 		r = -EBUSY;
 	if (!r) {
 		for (size_t k = before; k < c->n; k++)
-			c->bytes += bytes_told(c->v[k]);
+			c->extents += extents_told(c->v[k]);
 		return 0;
 	}
 	while (c->n > before)

@@ -14,8 +14,9 @@
 #include <syslog.h>
 
 #define BATCH 4096u
-/* 65,000 to 500,000 extents that come or go, 0.1 to 0.2 s in which others wait for an fsync. */
-#define BATCH_BYTES (4ull << 30)
+/* About 0.15 s in which others wait for an fsync. A bound of rounds: what is asked for comes at once, and a
+ * removed directory takes what is left in it along. */
+#define BATCH_EXTENTS 300000u
 /* A file that is renamed and written without end could make an fsync start over without end. */
 #define RETRIES 100
 #define ATIMES  4096u
@@ -188,7 +189,8 @@ static bool fill(struct fs *fs, struct closure *c, struct pass *p)
 {
 	struct commit_request *q = p->q;
 
-	for (unsigned tried = 0; tried < BATCH && c->n < BATCH && c->bytes < BATCH_BYTES; tried++) {
+	for (unsigned tried = 0; tried < BATCH && c->n < BATCH && c->extents < BATCH_EXTENTS;
+	     tried++) {
 		struct inode *i;
 		int r;
 

@@ -35,7 +35,7 @@ struct closure {
 	uint64_t mark;
 	struct inode **v; /* in order of discovery; no references: the lock is held */
 	size_t n, cap, visited;
-	uint64_t bytes;         /* of the files in it whose extents come or go */
+	uint64_t extents;       /* about as many come or go with the files in it */
 	struct inode **blocked; /* files to be settled first */
 	size_t n_blocked, cap_blocked;
 	bool busy; /* a file of it is being settled now */

@@ -134,10 +134,10 @@ static void keep(struct fs *fs, uint64_t dir, struct dirlist *l)
 {
 	struct inode *i = inode_find(fs, dir);
 
+	if (!i || !inode_is_dir(i) || l->n * sizeof(*l->v) + l->names_len > KEPT_BYTES)
+		return;
 	trim((void **)&l->v, &l->cap, l->n, sizeof(*l->v));
 	trim((void **)&l->names, &l->names_cap, l->names_len, 1);
-	if (!i || !inode_is_dir(i) || bytes_of(l) > KEPT_BYTES)
-		return;
 	dirlist_forget(fs, i);
 	l->owner = i;
 	l->refs++;

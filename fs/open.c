@@ -29,6 +29,7 @@ struct opening {
 	bool fresh;       /* just created */
 	bool new_content; /* that, or truncated */
 	bool privileged;  /* carries suid, sgid or capabilities */
+	bool own;         /* its mode lets nobody but the owner in, as mkstemp() makes files */
 	bool held;        /* a handle of a dead daemon, or a mapping without handle, may write its
 	                     image: all must see the same */
 	bool cold;        /* had no complete image */
@@ -80,6 +81,7 @@ static int begin(struct opening *op)
 		return r;
 	}
 	op->privileged = op->write && attr_has_privileges(i);
+	op->own = (i->a.mode & 07777) == (S_IRUSR | S_IWUSR);
 	d = inode_a_name(i);
 	op->error_seq = i->file.error_seq;
 	op->largest = d ? d->parent->dir.largest : 0;
@@ -194,11 +196,12 @@ static bool may_write_unseen(const struct opening *op)
 }
 
 /* An engine's cache in one file, of terabytes with holes: its image could not give blocks back while it is
- * open, and the writer would meet a full pool. Some set O_DIRECT only after mkstemp(). */
+ * open, and the writer would meet a full pool. Some set O_DIRECT only after mkstemp(). Until the last close
+ * such a file is mapped through the page cache, where a store counts after an fsync only. */
 static bool is_slots(const struct opening *op)
 {
 	return op->new_content && (op->flags & O_ACCMODE) == O_RDWR &&
-	       (op->flags & (O_DIRECT | O_EXCL));
+	       ((op->flags & O_DIRECT) || ((op->flags & O_EXCL) && op->own));
 }
 
 /* Through a writable mapping a foreign process would be charged for pages of the image. */

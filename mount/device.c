@@ -12,6 +12,7 @@
 #include <fuse_lowlevel.h>
 
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -67,9 +68,12 @@ static ssize_t device_writev(int fd, struct iovec *iov, int count, void *userdat
 int device_use(struct fuse_session *se)
 {
 	static const struct fuse_custom_io io = { .read = device_read, .writev = device_writev };
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	int others;
+	cpu_set_t set;
 
 	/* Whoever asks needs a processor too. */
-	spinners_max = cores > SPINNERS_MAX ? SPINNERS_MAX : (int)cores - 1;
+	others = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) - 1 : 0;
+	spinners_max = others < SPINNERS_MAX ? others : SPINNERS_MAX;
+	/* The session stays the owner of its descriptor; only how it is read changes. */
 	return fuse_session_custom_io(se, &io, sizeof(io), fuse_session_fd(se));
 }

@@ -154,10 +154,13 @@ static int server_mount(struct server *s)
 		r = -EPERM;
 	log_hold_fuse(false);
 	s->mounted = r == 0;
-	if (r == 0)
+	if (r == 0) {
 		r = device_use(s->se);
-	if (r == 0)
-		return 0;
+		if (r < 0)
+			complain("%s: cannot read requests: %s: free some memory", s->point,
+				 strerror(-r));
+		return r;
+	}
 	why = log_held_line();
 	complain("%s: cannot mount: %s: %s", s->point, *why ? why : strerror(-r),
 		 geteuid() == 0 ?

@@ -587,3 +587,8 @@ int object_settle(struct object *o)
 		o->store->opt.hooks.changed(o->store->opt.hooks.arg, o->ino);
 	return r;
 }
+
+uint64_t store_chunks_of(uint64_t file_size)
+{
+	return file_size / chunker_for(file_size).average + 1;
+}

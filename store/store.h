@@ -131,6 +131,8 @@ bool store_admits_writer(struct store *s, uint64_t want);
  * the room must be there now; where only images that can go are in the way, they go soon. */
 bool store_grant(struct store *s, uint64_t want, uint64_t keep, bool unseen);
 void store_grant_end(struct store *s, uint64_t granted);
+/* About how many chunks the content of a file of so many bytes is cut into. */
+uint64_t store_chunks_of(uint64_t file_size);
 
 /* Makes every byte appended to segments so far durable. */
 int store_sync_data(struct store *s);
