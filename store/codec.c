@@ -7,10 +7,8 @@
 
 #include <string.h>
 
-#define SAMPLE 16384u
-
-/* In order of preference; the first that gains enough is taken. */
-static const struct codec *const candidates[] = { &codec_lz4 };
+/* The first of those that are equally short is taken. */
+static const struct codec *const candidates[] = { &codec_lz4, &codec_planes };
 
 const struct codec *codec_by_id(uint8_t id)
 {
@@ -19,6 +17,8 @@ const struct codec *codec_by_id(uint8_t id)
 		return &codec_raw;
 	case CODEC_LZ4:
 		return &codec_lz4;
+	case CODEC_PLANES:
+		return &codec_planes;
 	default:
 		return NULL;
 	}
@@ -30,34 +30,28 @@ static size_t worthwhile(size_t len)
 	return len - (len + 63) / 64;
 }
 
-/* The length of src encoded in dst; 0 when that is not worth it. */
-static size_t try_codec(const struct codec *c, const uint8_t *src, size_t len, uint8_t *dst,
-			uint8_t params[CODEC_PARAMS])
-{
-	ssize_t n;
-
-	if (len > SAMPLE) {
-		/* On a cache line, which is a multiple of any element. */
-		size_t middle = (len - SAMPLE) / 2 & ~(size_t)63;
-
-		n = c->encode(src + middle, SAMPLE, dst, worthwhile(SAMPLE), params);
-		if (n <= 0)
-			return 0;
-	}
-	n = c->encode(src, len, dst, worthwhile(len), params);
-	return n > 0 ? (size_t)n : 0;
-}
-
 const struct codec *codec_encode(const void *src, size_t len, void *dst, size_t *ret_len,
 				 uint8_t params[CODEC_PARAMS])
 {
-	for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
-		size_t n = try_codec(candidates[i], src, len, dst, params);
+	const struct codec *best = NULL;
+	size_t least = worthwhile(len) + 1;
+	ssize_t n = 0;
 
-		if (n) {
-			*ret_len = n;
-			return candidates[i];
-		}
+	for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
+		uint8_t own[CODEC_PARAMS] = { 0 };
+		size_t estimate = candidates[i]->estimate(src, len, dst, own);
+
+		if (estimate >= least)
+			continue;
+		least = estimate;
+		best = candidates[i];
+		memcpy(params, own, CODEC_PARAMS);
+	}
+	if (best)
+		n = best->encode(src, len, dst, worthwhile(len), params);
+	if (n > 0) {
+		*ret_len = (size_t)n;
+		return best;
 	}
 	memset(params, 0, CODEC_PARAMS);
 	*ret_len = len;

@@ -3,7 +3,6 @@
  * codec: how the bytes of one chunk are encoded in its record.
  *
  * A codec is a small table of functions and an id that is written to disk and never reused.
- * Codecs that know KV elements come later; they need the same three calls and the parameter bytes.
  */
 #ifndef STORE_CODEC_H
 #define STORE_CODEC_H
@@ -14,32 +13,37 @@
 
 #define CODEC_PARAMS 4 /* parameter bytes kept in the record */
 
-enum codec_id { CODEC_RAW = 0, CODEC_LZ4 = 1 };
+enum codec_id { CODEC_RAW = 0, CODEC_LZ4 = 1, CODEC_PLANES = 2 };
 
 struct codec {
 	uint8_t id;
 	const char *name;
 	/* Largest encoded length of len raw bytes. */
 	size_t (*bound)(size_t len);
-	/* Encoded length, 0 when it would exceed cap, or negative errno. Fills params. */
+	/* About how long the encoded form will be, by a sample; SIZE_MAX: this is nothing for the
+	 * codec. Fills params. scratch has len bytes. */
+	size_t (*estimate)(const void *src, size_t len, void *scratch,
+			   uint8_t params[CODEC_PARAMS]);
+	/* Encoded length, 0 when it would exceed cap, or negative errno. params are those of an
+	 * estimate. */
 	ssize_t (*encode)(const void *src, size_t len, void *dst, size_t cap,
-			  uint8_t params[CODEC_PARAMS]);
+			  const uint8_t params[CODEC_PARAMS]);
 	/* Decodes exactly raw_len bytes from exactly len; -EBADMSG for anything else. Never reads or
 	 * writes outside of the two buffers whatever the input. */
 	int (*decode)(const void *src, size_t len, void *dst, size_t raw_len,
 		      const uint8_t params[CODEC_PARAMS]);
 };
 
-extern const struct codec codec_raw, codec_lz4;
+extern const struct codec codec_raw, codec_lz4, codec_planes;
 
 /* NULL for an unknown id. */
 const struct codec *codec_by_id(uint8_t id);
 
 /*
- * Encodes with the codec a trial on a sample of the chunk (16 KiB from its middle; all of it when
- * smaller) says is best; raw when the gain is below 1/64 of the length, on the sample or on the
- * whole. dst must hold len bytes: the result is never longer. Returns the codec; *ret_len its
- * length. With the raw codec the encoded form is src itself, and what is in dst means nothing.
+ * Encodes with the codec that a sample of the chunk says is best; raw when the gain is below 1/64 of the
+ * length, by the sample or on the whole. dst must hold len bytes: the result is never longer. Returns the
+ * codec; *ret_len its length. With the raw codec the encoded form is src itself, and what is in dst means
+ * nothing.
  */
 const struct codec *codec_encode(const void *src, size_t len, void *dst, size_t *ret_len,
 				 uint8_t params[CODEC_PARAMS]);

@@ -614,7 +614,6 @@ static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, 
 		     char *enc)
 {
 	const struct codec *codec = codec_by_id(c->info.codec);
-	uint8_t params[CODEC_PARAMS] = { 0 };
 
 	if (!codec || e->skip || e->len != c->info.raw_len ||
 	    pread(fd, raw, e->len, e->off) != (ssize_t)e->len)
@@ -625,9 +624,8 @@ static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, 
 		return false;
 	if (c->info.codec == CODEC_RAW)
 		return warm_put(o->store->chunks, c, raw);
-	if (codec->encode(raw, e->len, enc, c->info.stored_len, params) !=
-		    (ssize_t)c->info.stored_len ||
-	    memcmp(params, c->info.params, sizeof(params)))
+	if (codec->encode(raw, e->len, enc, c->info.stored_len, c->info.params) !=
+	    (ssize_t)c->info.stored_len)
 		return false;
 	return warm_put(o->store->chunks, c, enc);
 }

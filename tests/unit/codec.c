@@ -111,7 +111,7 @@ Test(codec, real_kv_comes_back)
 Test(codec, an_encoder_keeps_to_its_bounds)
 {
 	static const uint8_t ids[] = { CODEC_RAW, CODEC_LZ4 };
-	uint8_t src[3000], params[CODEC_PARAMS];
+	uint8_t src[3000], params[CODEC_PARAMS] = { 0 };
 
 	seed = 4;
 	for (int run = 0; run < 1000; run++) {
@@ -134,7 +134,7 @@ Test(codec, an_encoder_keeps_to_its_bounds)
 
 Test(codec, wrong_lengths_are_refused)
 {
-	uint8_t src[1000] = { 1, 2, 3 }, dst[1100], back[1100], params[CODEC_PARAMS];
+	uint8_t src[1000] = { 1, 2, 3 }, dst[1100], back[1100], params[CODEC_PARAMS] = { 0 };
 	ssize_t n = codec_lz4.encode(src, sizeof(src), dst, sizeof(dst), params);
 
 	cr_assert_gt(n, 0);
@@ -145,13 +145,13 @@ Test(codec, wrong_lengths_are_refused)
 	cr_assert_eq(codec_lz4.decode(dst, (size_t)n, back, SIZE_MAX, params), -EBADMSG);
 	cr_assert_eq(codec_raw.decode(src, 999, back, 1000, params), -EBADMSG);
 	cr_assert_eq(codec_raw.decode(src, 1000, back, 999, params), -EBADMSG);
-	cr_assert_null(codec_by_id(2));
+	cr_assert_null(codec_by_id(3));
 	cr_assert_null(codec_by_id(255));
 }
 
 Test(codec, decoding_damage_stays_inside_the_buffers)
 {
-	uint8_t src[2000], dst[2100], params[CODEC_PARAMS];
+	uint8_t src[2000], dst[2100], params[CODEC_PARAMS] = { 0 };
 
 	seed = 5;
 	for (int run = 0; run < 5000; run++) {

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the two compilations of codec_planes_block.h and codec_planes.c share. */
+#ifndef STORE_CODEC_PLANES_H
+#define STORE_CODEC_PLANES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PLANES_BLOCK  256 /* elements */
+#define PLANES_BELOW  4   /* how far below the largest exponent the code's first may be */
+#define PLANES_WIDEST 6   /* bits of a code with escapes */
+
+/* How a kind of element is taken apart. */
+struct planes_form {
+	const char *name;
+	uint8_t size;        /* of an element: 1 or 2 bytes, little-endian */
+	bool rotate;         /* left by a bit first: the sign goes below the mantissa */
+	uint8_t shift, mask; /* of the exponent in the highest byte */
+	uint8_t width;       /* bits of mask */
+	uint8_t plain[4];    /* the other bits of that byte, which are noise */
+	uint8_t n_plain;
+};
+
+/*
+ * How the exponents of a block are written: base minus exponent, modulo mask + 1, in width bits; with
+ * escapes the code of all ones says that the exponent itself follows.
+ */
+struct planes_code {
+	uint8_t base, width, escapes;
+};
+
+/* Longest encoded block, without its code. */
+#define PLANES_BLOCK_MAX (8 * PLANES_BLOCK / 8 + 4 * PLANES_BLOCK / 8 + PLANES_BLOCK)
+
+struct planes_ops {
+	size_t (*encode_block)(const struct planes_form *f, const uint8_t *src, uint8_t *dst,
+			       struct planes_code *ret);
+	/* src has all the bytes the code says. False: they are not those of a block. */
+	bool (*decode_block)(const struct planes_form *f, const struct planes_code *c,
+			     const uint8_t *src, uint8_t *dst);
+};
+
+extern const struct planes_ops planes_portable, planes_avx2; /* the latter on x86-64 only */
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One block of codec_planes.c, compiled twice: as it is, and with AVX2 (codec_planes_avx2.c). Vectors of
+ * 32 bytes become what the target has.
+ */
+#include "store/codec_planes.h"
+
+#include <string.h>
+
+typedef uint8_t bytes __attribute__((vector_size(32)));
+typedef uint16_t pairs __attribute__((vector_size(32)));
+typedef uint64_t quads __attribute__((vector_size(32)));
+
+#define STEPS (PLANES_BLOCK / 32)
+
+#ifdef __AVX2__
+#include <immintrin.h>
+
+static inline uint32_t plane_of(bytes v, int bit)
+{
+	return (uint32_t)_mm256_movemask_epi8(
+		_mm256_sll_epi16((__m256i)v, _mm_cvtsi32_si128(7 - bit)));
+}
+
+static inline bytes spread(uint32_t plane)
+{
+	const __m256i from = (__m256i)(bytes){ 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
+					       2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3 };
+	const bytes bit = (bytes)_mm256_set1_epi64x((long long)0x8040201008040201ull);
+
+	return (bytes)(((bytes)_mm256_shuffle_epi8(_mm256_set1_epi32((int)plane), from) & bit) ==
+		       bit);
+}
+#else
+/* Bit k of the result is the given bit of byte k. */
+static inline uint32_t plane_of(bytes v, int bit)
+{
+	quads q = ((quads)v >> bit) & 0x0101010101010101ull;
+	uint32_t plane = 0;
+
+	for (int k = 0; k < 4; k++)
+		plane |= (uint32_t)(q[k] * 0x0102040810204080ull >> 56) << (8 * k);
+	return plane;
+}
+
+/* Byte k of the result is 255 where bit k is set, else 0. */
+static inline bytes spread(uint32_t plane)
+{
+	quads q;
+
+	for (int k = 0; k < 4; k++)
+		q[k] = (plane >> (8 * k) & 0xff) * 0x0101010101010101ull & 0x8040201008040201ull;
+	return (bytes)((bytes)q != 0);
+}
+#endif
+
+/* The first byte of a vector is that of the lowest address on every target kvfs runs on. */
+static inline bytes load(const uint8_t *p)
+{
+	bytes v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+static inline void store(uint8_t *p, bytes v)
+{
+	memcpy(p, &v, sizeof(v));
+}
+
+static inline bytes all(int value)
+{
+	return (bytes){ 0 } + (uint8_t)value;
+}
+
+struct split {
+	bytes high[STEPS], low[STEPS];
+};
+
+static inline void take_pairs(const uint8_t *src, bool rotate, bytes *high, bytes *low)
+{
+	pairs a = (pairs)load(src), b = (pairs)load(src + 32);
+
+	if (rotate) {
+		a = a << 1 | a >> 15;
+		b = b << 1 | b >> 15;
+	}
+	*low = __builtin_shufflevector((bytes)a, (bytes)b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
+				       22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46, 48, 50,
+				       52, 54, 56, 58, 60, 62);
+	*high = __builtin_shufflevector((bytes)a, (bytes)b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21,
+					23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49, 51,
+					53, 55, 57, 59, 61, 63);
+}
+
+static inline void give_pairs(uint8_t *dst, bool rotate, bytes high, bytes low)
+{
+	pairs a = (pairs)__builtin_shufflevector(low, high, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5,
+						 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12,
+						 44, 13, 45, 14, 46, 15, 47);
+	pairs b = (pairs)__builtin_shufflevector(low, high, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52,
+						 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27,
+						 59, 28, 60, 29, 61, 30, 62, 31, 63);
+
+	if (rotate) {
+		a = a >> 1 | a << 15;
+		b = b >> 1 | b << 15;
+	}
+	store(dst, (bytes)a);
+	store(dst + 32, (bytes)b);
+}
+
+static inline void take_all(const struct planes_form *f, const uint8_t *src, struct split *s)
+{
+	for (int i = 0; i < STEPS; i++) {
+		if (f->size == 2)
+			take_pairs(src + 64 * i, f->rotate, &s->high[i], &s->low[i]);
+		else
+			s->high[i] = load(src + 32 * i);
+	}
+}
+
+/* ---- the code of a block ---- */
+
+/* Of bytes that are at most 8 each, one for every vector of a block. */
+static inline unsigned sum(bytes v)
+{
+	quads q = (quads)v * 0x0101010101010101ull >> 56;
+
+	return (unsigned)(q[0] + q[1] + q[2] + q[3]);
+}
+
+static inline bytes larger(bytes a, bytes b)
+{
+	bytes m = (bytes)(a > b);
+
+	return (a & m) | (b & ~m);
+}
+
+static inline unsigned largest(bytes v)
+{
+	uint8_t b[32];
+
+	store(b, v);
+	for (int half = 16; half; half /= 2)
+		for (int k = 0; k < half; k++)
+			b[k] = b[k] > b[k + half] ? b[k] : b[k + half];
+	return b[0];
+}
+
+/* The best of the codes with that base. */
+static inline void try_base(const bytes *field, const struct planes_form *f, unsigned base,
+			    struct planes_code *best, unsigned *cost)
+{
+	bytes code[STEPS];
+
+	for (int i = 0; i < STEPS; i++)
+		code[i] = (all((int)base) - field[i]) & all(f->mask);
+	for (uint8_t width = 2; width < f->width && width <= PLANES_WIDEST; width++) {
+		bytes n = { 0 };
+		unsigned escapes;
+
+		for (int i = 0; i < STEPS; i++)
+			n -= (bytes)(code[i] >= all((1 << width) - 1));
+		escapes = sum(n);
+		if (escapes <= UINT8_MAX && 32u * width + escapes < *cost) {
+			*cost = 32u * width + escapes;
+			*best = (struct planes_code){ (uint8_t)base, width, (uint8_t)escapes };
+		}
+	}
+}
+
+/* Exponents lie below the largest of the block, most of them within a few steps; a few channels that
+ * stand out must not make all others pay. */
+static inline struct planes_code choose(const bytes *field, const struct planes_form *f)
+{
+	bytes top = field[0], bottom = ~field[0];
+	struct planes_code best = { .width = f->width };
+	unsigned cost = 32u * f->width, high;
+
+	for (int i = 1; i < STEPS; i++) {
+		top = larger(top, field[i]);
+		bottom = larger(bottom, ~field[i]);
+	}
+	high = largest(top);
+	best.base = (uint8_t)high;
+	if (high == (uint8_t)~largest(bottom)) {
+		best.width = 0;
+		return best;
+	}
+	for (unsigned below = 0; below <= PLANES_BELOW && below <= high; below += 2)
+		try_base(field, f, high - below, &best, &cost);
+	return best;
+}
+
+/* ---- a block ---- */
+
+static inline uint8_t *put_word(uint8_t *p, uint32_t w)
+{
+	memcpy(p, &w, sizeof(w));
+	return p + sizeof(w);
+}
+
+static inline uint8_t *put_escapes(uint8_t *p, bytes field, uint32_t which)
+{
+	uint8_t b[32];
+
+	store(b, field);
+	for (; which; which &= which - 1)
+		*p++ = b[__builtin_ctz(which)];
+	return p;
+}
+
+static size_t encode_block(const struct planes_form *f, const uint8_t *src, uint8_t *dst,
+			   struct planes_code *ret)
+{
+	struct split s;
+	bytes field[STEPS];
+	struct planes_code c;
+	uint8_t *p = dst;
+
+	take_all(f, src, &s);
+	for (int i = 0; i < STEPS; i++)
+		field[i] = s.high[i] >> f->shift & all(f->mask);
+	c = choose(field, f);
+	for (int i = 0; i < STEPS; i++) {
+		bytes code = (all(c.base) - field[i]) & all(f->mask), escape = { 0 };
+
+		if (c.escapes) {
+			escape = (bytes)(code >= all((1 << c.width) - 1));
+			code |= escape;
+		}
+		for (int bit = 0; bit < c.width; bit++)
+			p = put_word(p, plane_of(code, bit));
+		for (int k = 0; k < f->n_plain; k++)
+			p = put_word(p, plane_of(s.high[i], f->plain[k]));
+		if (c.escapes)
+			p = put_escapes(p, field[i], plane_of(escape, 7));
+		if (f->size == 2) {
+			store(p, s.low[i]);
+			p += 32;
+		}
+	}
+	*ret = c;
+	return (size_t)(p - dst);
+}
+
+static inline uint32_t get_word(const uint8_t *p)
+{
+	uint32_t w;
+
+	memcpy(&w, p, sizeof(w));
+	return w;
+}
+
+/* The number of bytes it takes at most that many; they are there. */
+static inline unsigned get_escapes(const uint8_t *p, unsigned left, bytes *field, uint32_t which)
+{
+	uint8_t b[32];
+	unsigned n = 0;
+
+	store(b, *field);
+	for (; which && n < left; which &= which - 1)
+		b[__builtin_ctz(which)] = p[n++];
+	*field = load(b);
+	return which ? left + 1 : n;
+}
+
+static bool decode_block(const struct planes_form *f, const struct planes_code *c,
+			 const uint8_t *src, uint8_t *dst)
+{
+	unsigned left = c->escapes;
+	const uint8_t *p = src;
+
+	for (int i = 0; i < STEPS; i++) {
+		bytes code = { 0 }, high, field;
+
+		for (int bit = 0; bit < c->width; bit++, p += 4)
+			code |= spread(get_word(p)) & all(1 << bit);
+		field = (all(c->base) - code) & all(f->mask);
+		high = all(0);
+		for (int k = 0; k < f->n_plain; k++, p += 4)
+			high |= spread(get_word(p)) & all(1 << f->plain[k]);
+		if (left) {
+			unsigned n =
+				get_escapes(p, left, &field,
+					    plane_of((bytes)(code == all((1 << c->width) - 1)), 7));
+
+			if (n > left)
+				return false;
+			left -= n;
+			p += n;
+			field &= all(f->mask);
+		}
+		high |= field << f->shift;
+		if (f->size == 2) {
+			give_pairs(dst + 64 * i, f->rotate, high, load(p));
+			p += 32;
+		} else {
+			store(dst + 32 * i, high);
+		}
+	}
+	return left == 0;
+}
