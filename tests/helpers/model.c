@@ -294,10 +294,12 @@ int main(int argc, char **argv)
 	struct model m = { .note = mmap(NULL, sizeof *m.note, PROT_READ | PROT_WRITE,
 					MAP_SHARED | MAP_ANONYMOUS, -1, 0) };
 	struct numbers list;
+	unsigned *numbers; /* the report moves list.v on */
 	double started = now();
 	bool failed;
 
-	if (argc < 6 || argc > 7 || !getenv("KVFS") || m.note == MAP_FAILED) {
+	if (argc < 6 || argc > 7 || !strtoul(argv[3], NULL, 10) || !getenv("KVFS") ||
+	    m.note == MAP_FAILED) {
 		fprintf(stderr,
 			"usage: model FOLDER SEED COUNT SHRINK OPTIONS [LIST], with $KVFS\n");
 		return 2;
@@ -306,13 +308,13 @@ int main(int argc, char **argv)
 	m.seed = strtoull(argv[2], NULL, 10);
 	m.options = argv[5];
 	list = parse_list(argc > 6 ? argv[6] : NULL, strtoul(argv[3], NULL, 10));
-	if (!list.n)
-		return 2;
+	numbers = list.v;
 	failed = model_play(&m, &list);
 	if (failed)
 		model_report(&m, &list, strtod(argv[4], NULL));
 	else
 		printf("seed %llu: %zu operations in %.1f s\n", (unsigned long long)m.seed, list.n,
 		       now() - started);
+	free(numbers);
 	return failed;
 }
