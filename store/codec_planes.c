@@ -42,7 +42,7 @@ static const struct planes_form forms[] = {
 };
 
 #define FORMS  (sizeof(forms) / sizeof(forms[0]))
-#define PROBES 4 /* blocks looked at to find form and phase */
+#define PROBES 4 /* blocks looked at to find form and phase, one of small chunks */
 
 static const struct planes_ops *ops(void)
 {
@@ -75,7 +75,7 @@ static size_t estimate_as(const struct planes_form *f, unsigned phase, const uin
 			  size_t len)
 {
 	size_t n = blocks_of(f, len, phase), step = (size_t)PLANES_BLOCK * f->size;
-	size_t tried = n < PROBES ? n : PROBES, sum = 0;
+	size_t tried = n / 16 < PROBES ? 1 + n / 16 : PROBES, sum = 0;
 	uint8_t block[PLANES_BLOCK_MAX];
 	struct planes_code code;
 
