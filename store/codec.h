@@ -21,7 +21,7 @@ struct codec {
 	/* Largest encoded length of len raw bytes. */
 	size_t (*bound)(size_t len);
 	/* About how long the encoded form will be, by a sample; SIZE_MAX: this is nothing for the
-	 * codec. Fills params. scratch has len bytes. */
+	 * codec. Fills params. scratch has len bytes. NULL for raw, which is what is left. */
 	size_t (*estimate)(const void *src, size_t len, void *scratch,
 			   uint8_t params[CODEC_PARAMS]);
 	/* Encoded length, 0 when it would exceed cap, or negative errno. params are those of an

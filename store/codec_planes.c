@@ -76,6 +76,7 @@ static size_t estimate_as(const struct planes_form *f, unsigned phase, const uin
 {
 	size_t n = blocks_of(f, len, phase), step = (size_t)PLANES_BLOCK * f->size;
 	size_t tried = n / 16 < PROBES ? 1 + n / 16 : PROBES, sum = 0;
+	const struct planes_ops *o = ops();
 	uint8_t block[PLANES_BLOCK_MAX];
 	struct planes_code code;
 
@@ -83,7 +84,7 @@ static size_t estimate_as(const struct planes_form *f, unsigned phase, const uin
 		return SIZE_MAX;
 	for (size_t i = 0; i < tried; i++)
 		sum += sizeof(code) +
-		       ops()->encode_block(f, src + phase + i * n / tried * step, block, &code);
+		       o->encode_block(f, src + phase + i * n / tried * step, block, &code);
 	return sum * n / tried + len - n * step;
 }
 
@@ -115,6 +116,7 @@ static ssize_t planes_encode(const void *src, size_t len, void *dst, size_t cap,
 	size_t at = n * sizeof(struct planes_code), rest = len - n * step;
 	const uint8_t *p = (const uint8_t *)src + phase;
 	uint8_t *out = dst, block[PLANES_BLOCK_MAX];
+	const struct planes_ops *o = ops();
 
 	if (!n || at + rest > cap)
 		return 0;
@@ -122,7 +124,7 @@ static ssize_t planes_encode(const void *src, size_t len, void *dst, size_t cap,
 	for (size_t i = 0; i < n; i++, p += step) {
 		bool tight = cap - at < PLANES_BLOCK_MAX;
 		struct planes_code code;
-		size_t k = ops()->encode_block(f, p, tight ? block : out + at, &code);
+		size_t k = o->encode_block(f, p, tight ? block : out + at, &code);
 
 		if (k > cap - at)
 			return 0;
@@ -150,6 +152,7 @@ static int planes_decode(const void *src, size_t len, void *dst, size_t raw_len,
 {
 	const struct planes_form *f = form_of(params);
 	unsigned phase = params[1];
+	const struct planes_ops *o = ops();
 	const uint8_t *in = src;
 	size_t n, step, at, rest;
 	uint8_t *p = dst;
@@ -170,7 +173,7 @@ static int planes_decode(const void *src, size_t len, void *dst, size_t raw_len,
 
 		memcpy(&code, in + i * sizeof(code), sizeof(code));
 		k = block_length(f, &code);
-		if (!k || k > len - at || !ops()->decode_block(f, &code, in + at, p))
+		if (!k || k > len - at || !o->decode_block(f, &code, in + at, p))
 			return -EBADMSG;
 		at += k;
 	}

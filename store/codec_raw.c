@@ -10,14 +10,6 @@ static size_t raw_bound(size_t len)
 	return len;
 }
 
-static size_t raw_estimate(const void *src, size_t len, void *scratch, uint8_t params[CODEC_PARAMS])
-{
-	(void)src;
-	(void)scratch;
-	memset(params, 0, CODEC_PARAMS);
-	return len;
-}
-
 static ssize_t raw_encode(const void *src, size_t len, void *dst, size_t cap,
 			  const uint8_t params[CODEC_PARAMS])
 {
@@ -42,7 +34,6 @@ const struct codec codec_raw = {
 	.id = CODEC_RAW,
 	.name = "raw",
 	.bound = raw_bound,
-	.estimate = raw_estimate,
 	.encode = raw_encode,
 	.decode = raw_decode,
 };
