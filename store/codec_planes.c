@@ -152,6 +152,7 @@ static int planes_decode(const void *src, size_t len, void *dst, size_t raw_len,
 {
 	const struct planes_form *f = form_of(params);
 	unsigned phase = params[1];
+	uint8_t last[PLANES_BLOCK_MAX + PLANES_BEYOND] = { 0 };
 	const struct planes_ops *o = ops();
 	const uint8_t *in = src;
 	size_t n, step, at, rest;
@@ -169,11 +170,17 @@ static int planes_decode(const void *src, size_t len, void *dst, size_t raw_len,
 	p += phase;
 	for (size_t i = 0; i < n; i++, p += step) {
 		struct planes_code code;
+		const uint8_t *block;
 		size_t k;
 
 		memcpy(&code, in + i * sizeof(code), sizeof(code));
 		k = block_length(f, &code);
-		if (!k || k > len - at || !o->decode_block(f, &code, in + at, p))
+		if (!k || k > len - at)
+			return -EBADMSG;
+		block = in + at;
+		if (len - at - k + rest < PLANES_BEYOND)
+			block = memcpy(last, block, k);
+		if (!o->decode_block(f, &code, block, p))
 			return -EBADMSG;
 		at += k;
 	}

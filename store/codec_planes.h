@@ -10,6 +10,7 @@
 #define PLANES_BLOCK  256 /* elements */
 #define PLANES_BELOW  4   /* how far below the largest exponent the code's first may be */
 #define PLANES_WIDEST 6   /* bits of a code with escapes */
+#define PLANES_BEYOND 32  /* bytes behind an encoded block that decode_block() may read */
 
 /* How a kind of element is taken apart. */
 struct planes_form {
@@ -36,7 +37,8 @@ struct planes_code {
 struct planes_ops {
 	size_t (*encode_block)(const struct planes_form *f, const uint8_t *src, uint8_t *dst,
 			       struct planes_code *ret);
-	/* src has all the bytes the code says. False: they are not those of a block. */
+	/* src has all the bytes the code says and PLANES_BEYOND more, of any value. False: they are not
+	 * those of a block. */
 	bool (*decode_block)(const struct planes_form *f, const struct planes_code *c,
 			     const uint8_t *src, uint8_t *dst);
 };

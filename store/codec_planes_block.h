@@ -253,11 +253,38 @@ static inline uint32_t get_word(const uint8_t *p)
 	return w;
 }
 
-/* The number of bytes it takes at most that many; they are there. */
-static inline unsigned get_escapes(const uint8_t *p, unsigned left, bytes *field, uint32_t which)
+/*
+ * The bytes at p become those of field where the code is all ones, in order. Returns how many they are;
+ * more than left: nothing was taken. 32 bytes are read.
+ */
+#ifdef __AVX2__
+static inline unsigned get_escapes(const uint8_t *p, unsigned left, bytes *field, bytes escape)
 {
-	uint8_t b[32];
+	const __m256i carry = _mm256_broadcastsi128_si256(
+		_mm_set_epi8(7, 7, 7, 7, 7, 7, 7, 7, -1, -1, -1, -1, -1, -1, -1, -1));
+	uint32_t which = (uint32_t)_mm256_movemask_epi8((__m256i)escape);
+	unsigned n = (unsigned)__builtin_popcount(which);
+	__m256i rank = (__m256i)((bytes){ 0 } - escape), from;
+
+	if (n > left)
+		return n;
+	/* Of each byte, how many in its half of the vector are escapes up to itself. */
+	rank = _mm256_add_epi8(rank, _mm256_slli_epi64(rank, 8));
+	rank = _mm256_add_epi8(rank, _mm256_slli_epi64(rank, 16));
+	rank = _mm256_add_epi8(rank, _mm256_slli_epi64(rank, 32));
+	rank = _mm256_add_epi8(rank, _mm256_shuffle_epi8(rank, carry));
+	from = _mm256_loadu2_m128i((const __m128i *)(p + __builtin_popcount(which & UINT16_MAX)),
+				   (const __m128i *)p);
+	from = _mm256_shuffle_epi8(from, (__m256i)((bytes)rank - all(1)));
+	*field = (*field & ~escape) | ((bytes)from & escape);
+	return n;
+}
+#else
+static inline unsigned get_escapes(const uint8_t *p, unsigned left, bytes *field, bytes escape)
+{
+	uint32_t which = plane_of(escape, 7);
 	unsigned n = 0;
+	uint8_t b[32];
 
 	store(b, *field);
 	for (; which && n < left; which &= which - 1)
@@ -265,40 +292,57 @@ static inline unsigned get_escapes(const uint8_t *p, unsigned left, bytes *field
 	*field = load(b);
 	return which ? left + 1 : n;
 }
+#endif
 
-static bool decode_block(const struct planes_form *f, const struct planes_code *c,
-			 const uint8_t *src, uint8_t *dst)
+/* What decode_block() does. Shape and width are arguments of their own so that those of one kind can be
+ * constants. */
+static inline __attribute__((always_inline)) bool
+decode_steps(const struct planes_form *f, const struct planes_code *c, unsigned size, bool rotate,
+	     unsigned shift, unsigned n_plain, unsigned width, const uint8_t *p, uint8_t *dst)
 {
+	const bytes base = all(c->base), mask = all(f->mask), ones = all((1 << width) - 1);
 	unsigned left = c->escapes;
-	const uint8_t *p = src;
 
 	for (int i = 0; i < STEPS; i++) {
-		bytes code = { 0 }, high, field;
+		bytes code = { 0 }, high = { 0 }, field;
 
-		for (int bit = 0; bit < c->width; bit++, p += 4)
+		for (unsigned bit = 0; bit < width; bit++, p += 4)
 			code |= spread(get_word(p)) & all(1 << bit);
-		field = (all(c->base) - code) & all(f->mask);
-		high = all(0);
-		for (int k = 0; k < f->n_plain; k++, p += 4)
+		field = base - code;
+		for (unsigned k = 0; k < n_plain; k++, p += 4)
 			high |= spread(get_word(p)) & all(1 << f->plain[k]);
-		if (left) {
-			unsigned n =
-				get_escapes(p, left, &field,
-					    plane_of((bytes)(code == all((1 << c->width) - 1)), 7));
+		if (c->escapes) {
+			unsigned n = get_escapes(p, left, &field, (bytes)(code == ones));
 
 			if (n > left)
 				return false;
 			left -= n;
 			p += n;
-			field &= all(f->mask);
 		}
-		high |= field << f->shift;
-		if (f->size == 2) {
-			give_pairs(dst + 64 * i, f->rotate, high, load(p));
+		high |= (field & mask) << shift;
+		if (size == 2) {
+			give_pairs(dst + 64 * i, rotate, high, load(p));
 			p += 32;
 		} else {
 			store(dst + 32 * i, high);
 		}
 	}
 	return left == 0;
+}
+
+static bool decode_block(const struct planes_form *f, const struct planes_code *c,
+			 const uint8_t *src, uint8_t *dst)
+{
+	if (f->rotate)
+		switch (c->width) { /* bf16: those that are common */
+		case 2:
+			return decode_steps(f, c, 2, true, 0, 0, 2, src, dst);
+		case 3:
+			return decode_steps(f, c, 2, true, 0, 0, 3, src, dst);
+		case 4:
+			return decode_steps(f, c, 2, true, 0, 0, 4, src, dst);
+		default:
+			return decode_steps(f, c, 2, true, 0, 0, c->width, src, dst);
+		}
+	return decode_steps(f, c, f->size, false, f->shift, f->n_plain, c->width, src, dst);
 }

@@ -171,7 +171,8 @@ Test(codec_planes, both_compilations_agree)
 		{ "fp16", 2, false, 2, 31, 5, { 0, 1, 7 }, 3 },
 		{ "e4m3", 1, false, 3, 15, 4, { 0, 1, 2, 7 }, 4 },
 	};
-	uint8_t src[512], a[PLANES_BLOCK_MAX], b[PLANES_BLOCK_MAX], back[512];
+	uint8_t src[512], a[PLANES_BLOCK_MAX + PLANES_BEYOND], b[PLANES_BLOCK_MAX + PLANES_BEYOND],
+		back[512];
 
 	if (!__builtin_cpu_supports("avx2"))
 		cr_skip("this processor has no AVX2");
