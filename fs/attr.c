@@ -52,6 +52,7 @@ static void take_object_stat(struct inode *i, struct object *o, uint64_t epoch)
 	note_size(i);
 	i->file.stored = os.stored;
 	i->file.orphan = os.orphan;
+	i->file.mappable &= os.dirty || os.writer || i->nopen;
 	/* While it is dirty every byte written changes it. */
 	i->file.stored_epoch = os.dirty || os.writer ? 0 : epoch;
 }
@@ -70,20 +71,6 @@ static int stat_file(struct fs *fs, struct inode *i)
 	take_object_stat(i, o, epoch);
 	object_unref(o);
 	return 0;
-}
-
-int attr_stat(struct fs *fs, struct inode *i, struct stat *st)
-{
-	bool file = inode_is_file(i);
-	int r = 0;
-
-	ns_lock(fs);
-	if (file && !i->discarded)
-		r = stat_file(fs, i);
-	if (r == 0)
-		fill(&i->a, file ? i->file.stored : 0, st);
-	ns_unlock(fs);
-	return r;
 }
 
 void attr_stat_virtual(struct fs *fs, uint64_t ino, struct stat *st)
@@ -107,18 +94,39 @@ static mode_t privilege_bits(mode_t mode)
 	return bits;
 }
 
-/* Not to be cached: the mode of a file that loses bits by a write, after which the kernel asks for
- * size and times alone; and what a dead daemon's handles change, which the kernel does not put down
- * to this mount's inode. */
-static double attr_timeout(const struct inode *i, const struct stat *st)
+/*
+ * How long the kernel may keep what stat() shows. Not at all: the mode of a file that loses bits by a
+ * write, after which the kernel asks for size and times alone; and what a dead daemon's handles change,
+ * which the kernel does not put down to this mount's inode. Shortly: directories, as a listing on its
+ * way while one changes comes with what was, and after the news; what may be changed through a mapping.
+ * What else changes a dirty file the kernel sees, but for st_blocks at the end of a settle, and of that it
+ * is told. The lock is held.
+ */
+static double attr_timeout(const struct inode *i)
 {
-	if (inode_is_file(i) && (i->file.orphan || privilege_bits(st->st_mode)))
+	bool file = inode_is_file(i);
+
+	if (file && (i->file.orphan || privilege_bits(i->a.mode)))
 		return 0;
-	/* A listing on its way while a directory changes, or while a file is settled, comes with what was,
-	 * and after the news. */
-	if (S_ISDIR(st->st_mode) || (inode_is_file(i) && !i->file.stored_epoch))
+	if (S_ISDIR(i->a.mode) || (file && !i->file.stored_epoch && i->file.mappable))
 		return CHANGING_TIMEOUT;
 	return ATTR_TIMEOUT;
+}
+
+int attr_stat(struct fs *fs, struct inode *i, struct stat *st, double *ret_timeout)
+{
+	bool file = inode_is_file(i);
+	int r = 0;
+
+	ns_lock(fs);
+	if (file && !i->discarded)
+		r = stat_file(fs, i);
+	if (r == 0) {
+		fill(&i->a, file ? i->file.stored : 0, st);
+		*ret_timeout = attr_timeout(i);
+	}
+	ns_unlock(fs);
+	return r;
 }
 
 int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
@@ -126,10 +134,9 @@ int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e)
 	int r;
 
 	memset(e, 0, sizeof(*e));
-	r = attr_stat(fs, i, &e->attr);
+	r = attr_stat(fs, i, &e->attr, &e->attr_timeout);
 	e->ino = i->ino;
 	e->generation = 1;
-	e->attr_timeout = attr_timeout(i, &e->attr);
 	e->entry_timeout = ENTRY_TIMEOUT;
 	return r;
 }
@@ -167,6 +174,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = req_fs(req);
 	struct inode *i;
+	double timeout;
 	struct stat st;
 	int r;
 
@@ -184,11 +192,11 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -r);
 		return;
 	}
-	r = attr_stat(fs, i, &st);
+	r = attr_stat(fs, i, &st, &timeout);
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		fuse_reply_attr(req, &st, attr_timeout(i, &st));
+		fuse_reply_attr(req, &st, timeout);
 	ns_lock(fs);
 	inode_put(fs, i);
 	ns_unlock(fs);
@@ -288,9 +296,7 @@ static int setattr(struct fs *fs, fuse_ino_t ino, const struct stat *attr, int t
 	r = set(fs, i, o, attr, to_set);
 	object_unref(o);
 	if (r == 0)
-		r = attr_stat(fs, i, st);
-	if (r == 0)
-		*ret_timeout = attr_timeout(i, st);
+		r = attr_stat(fs, i, st, ret_timeout);
 	ns_lock(fs);
 	inode_put(fs, i);
 	ns_unlock(fs);

@@ -9,8 +9,9 @@
 
 /* ---- attr.c ---------------------------------------------------------------------------------- */
 
-/* What stat(2) shows; the inode is held, the lock is not. */
-int attr_stat(struct fs *fs, struct inode *i, struct stat *st);
+/* What stat(2) shows, and for how many seconds the kernel may keep it; the inode is held, the lock is
+ * not. */
+int attr_stat(struct fs *fs, struct inode *i, struct stat *st, double *ret_timeout);
 /* Attributes of a node of .kvfs. */
 void attr_stat_virtual(struct fs *fs, uint64_t ino, struct stat *st);
 /* The entry the kernel gets for an inode. */

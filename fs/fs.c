@@ -20,7 +20,7 @@ void fs_hook_changed(void *slot, uint64_t ino)
 	struct fs *fs = *(struct fs **)slot;
 
 	if (fs)
-		notify_queue(fs, ino);
+		notify_stored(fs, ino);
 }
 
 void fs_hook_pressure(void *slot)

@@ -5,6 +5,7 @@
  */
 #include "fs/state.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,32 +13,51 @@
 #include <syslog.h>
 #include <unistd.h>
 
+/* The kernel does not know an inode yet while the reply that shows it is on its way: such a notice is
+ * given again and again for so long. */
+#define AGAIN_MS       20
+#define AGAIN_UP_TO_MS 5000
+
 void notify_init(struct fs *fs)
 {
 	pthread_mutex_init(&fs->notifier.lock, NULL);
 	cond_init_monotonic(&fs->notifier.wake);
 }
 
-void notify_queue(struct fs *fs, uint64_t ino)
+static bool push(struct notices *q, struct notice what)
+{
+	if (q->n == q->cap) {
+		size_t cap = q->cap ? q->cap * 2 : 1024;
+		struct notice *v = reallocarray(q->v, cap, sizeof(*v));
+
+		if (!v)
+			return false;
+		q->v = v;
+		q->cap = cap;
+	}
+	q->v[q->n++] = what;
+	return true;
+}
+
+static void queue(struct fs *fs, struct notice what)
 {
 	struct notifier *n = &fs->notifier;
 
 	pthread_mutex_lock(&n->lock);
-	if (n->n == n->cap && n->running) {
-		size_t cap = n->cap ? n->cap * 2 : 1024;
-		uint64_t *v = reallocarray(n->ino, cap, sizeof(*v));
-
-		if (v) {
-			n->ino = v;
-			n->cap = cap;
-		}
-	}
-	if (n->n < n->cap)
-		n->ino[n->n++] = ino;
-	else
-		n->overflow = true; /* or nobody listens */
+	if (!n->running || !push(&n->queue, what))
+		n->overflow = true;
 	pthread_cond_signal(&n->wake);
 	pthread_mutex_unlock(&n->lock);
+}
+
+void notify_queue(struct fs *fs, uint64_t ino)
+{
+	queue(fs, (struct notice){ .ino = ino });
+}
+
+void notify_stored(struct fs *fs, uint64_t ino)
+{
+	queue(fs, (struct notice){ .ino = ino, .stored = true });
 }
 
 void notify_raise_readahead(struct fs *fs)
@@ -113,28 +133,60 @@ static void raise_readahead(struct fs *fs)
 
 /* ---- the thread ---- */
 
-/* The cached stored size is not to be trusted; true if the kernel may have one too. */
-static bool forget_stored(struct fs *fs, uint64_t ino)
+/* What was said last is what there is. The lock is held. */
+static bool is_as_said(const struct inode *i)
+{
+	struct object_stat os;
+
+	if (!i->file.o)
+		return false;
+	object_stat(i->file.o, &os);
+	return os.stored == i->file.stored && os.size == i->a.size;
+}
+
+/* The cached stored size is not to be trusted; true if the kernel may have one that is not so. */
+static bool forget_stored(struct fs *fs, struct notice what)
 {
 	struct known_file f;
 	struct inode *i;
-	bool known;
+	bool wrong;
 
 	ns_lock(fs);
-	i = inode_find(fs, ino);
-	known = !i && known_find(&fs->known, ino, &f);
+	i = inode_find(fs, what.ino);
+	wrong = i ? i->nlookup > 0 : known_find(&fs->known, what.ino, &f);
 	if (i && inode_is_file(i)) {
+		wrong &= !what.stored || !is_as_said(i);
 		i->file.stored_epoch = 0;
-		known = i->nlookup > 0;
 	}
 	ns_unlock(fs);
-	return known;
+	return wrong;
 }
 
-static void tell(struct fs *fs, uint64_t ino)
+/* Without a lock. */
+static void tell(struct fs *fs, struct notice what)
 {
-	if (forget_stored(fs, ino) && fs->se)
-		fuse_lowlevel_notify_inval_inode(fs->se, ino, -1, 0);
+	if (!forget_stored(fs, what) || !fs->se ||
+	    fuse_lowlevel_notify_inval_inode(fs->se, what.ino, -1, 0) != -ENOENT)
+		return;
+	if (!what.until_ms)
+		what.until_ms = clock_ms() + AGAIN_UP_TO_MS;
+	if (clock_ms() < what.until_ms)
+		push(&fs->notifier.again, what);
+}
+
+static void tell_all(struct fs *fs, struct notices all)
+{
+	for (size_t k = 0; k < all.n; k++)
+		tell(fs, all.v[k]);
+	free(all.v);
+}
+
+static void tell_again(struct fs *fs)
+{
+	struct notices all = fs->notifier.again;
+
+	fs->notifier.again = (struct notices){ 0 };
+	tell_all(fs, all);
 }
 
 static void forget_all_stored(struct fs *fs)
@@ -149,22 +201,18 @@ static bool work(struct fs *fs)
 {
 	struct notifier *n = &fs->notifier;
 	bool readahead = n->readahead, overflow = n->overflow;
-	uint64_t *ino = n->ino;
-	size_t count = n->n;
+	struct notices all = n->queue;
 
-	if (!readahead && !overflow && !count)
+	if (!readahead && !overflow && !all.n)
 		return false;
 	n->readahead = n->overflow = false;
-	n->ino = NULL;
-	n->n = n->cap = 0;
+	n->queue = (struct notices){ 0 };
 	pthread_mutex_unlock(&n->lock);
 	if (readahead)
 		raise_readahead(fs);
 	if (overflow)
 		forget_all_stored(fs);
-	for (size_t k = 0; k < count; k++)
-		tell(fs, ino[k]);
-	free(ino);
+	tell_all(fs, all);
 	pthread_mutex_lock(&n->lock);
 	return true;
 }
@@ -173,11 +221,23 @@ static void *notifier(void *arg)
 {
 	struct fs *fs = arg;
 	struct notifier *n = &fs->notifier;
+	int64_t due = 0;
 
 	pthread_mutex_lock(&n->lock);
-	while (!n->stop)
-		if (!work(fs))
+	while (!n->stop) {
+		if (n->again.n && clock_ms() >= due) {
+			pthread_mutex_unlock(&n->lock);
+			tell_again(fs);
+			pthread_mutex_lock(&n->lock);
+			due = clock_ms() + AGAIN_MS;
+		}
+		if (work(fs) || n->stop)
+			continue;
+		if (n->again.n)
+			cond_wait_ms(&n->wake, &n->lock, AGAIN_MS);
+		else
 			pthread_cond_wait(&n->wake, &n->lock);
+	}
 	pthread_mutex_unlock(&n->lock);
 	return NULL;
 }
@@ -207,8 +267,8 @@ void notify_stop(struct fs *fs)
 	if (running)
 		pthread_join(n->thread, NULL);
 	pthread_mutex_lock(&n->lock);
-	free(n->ino);
-	n->ino = NULL;
-	n->n = n->cap = 0;
+	free(n->queue.v);
+	free(n->again.v);
+	n->queue = n->again = (struct notices){ 0 };
 	pthread_mutex_unlock(&n->lock);
 }

@@ -91,6 +91,7 @@ static int begin(struct opening *op)
 	touch_atime(op->fs, i, op->flags);
 	i->nopen++;
 	i->file.opened = true;
+	i->file.mappable |= (op->flags & O_ACCMODE) == O_RDWR;
 	i->file.fresh |= op->fresh;
 	op->prefetched = i->file.prefetched;
 	i->file.prefetched = false;

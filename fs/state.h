@@ -33,7 +33,7 @@
  * of stores through a mapping, which nobody sees. */
 #define ENTRY_TIMEOUT    3600.0
 #define ATTR_TIMEOUT     3600.0
-#define CHANGING_TIMEOUT 1.0 /* of what is dirty, and of directories */
+#define CHANGING_TIMEOUT 1.0 /* see attr_timeout() */
 
 /* ---- requests.c: counters by opcode ---------------------------------------------------------- */
 
@@ -84,13 +84,22 @@ struct notifier {
 	bool running, stop;
 	bool overflow;  /* some were not queued: every cached stored size is in doubt */
 	bool readahead; /* raise the read-ahead of our mount */
-	uint64_t *ino;  /* n of them */
-	size_t n, cap;
+	struct notices {
+		struct notice {
+			uint64_t ino;
+			bool stored;      /* see notify_stored() */
+			int64_t until_ms; /* 0: not tried yet */
+		} * v;
+		size_t n, cap;
+	} queue, again; /* again: the thread's own */
 };
 void notify_init(struct fs *fs);
 int notify_start(struct fs *fs);
 void notify_stop(struct fs *fs);
+/* Attributes that the kernel may have are not so any more. */
 void notify_queue(struct fs *fs, uint64_t ino);
+/* The same of what a file takes: nothing is said if that is what stat() showed last. */
+void notify_stored(struct fs *fs, uint64_t ino);
 /* Soon after the INIT request, when the mount is there. */
 void notify_raise_readahead(struct fs *fs);
 
