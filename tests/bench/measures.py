@@ -220,7 +220,7 @@ def names(bench):
 
         return work
 
-    with places(bench, EXT4, HUGE) as (folders, _):
+    with places(bench, EXT4, HUGE, PLAIN) as (folders, _):
         work = {label: one(f) for label, f in folders.items()}
         work[LIMIT] = lambda: least
         # A round takes minutes, most of them ext4's.
@@ -247,7 +247,7 @@ def blocks(bench):
 
         return round_of_work
 
-    with places(bench, HUGE, EXT4) as (folders, _):
+    with places(bench, HUGE, EXT4, PLAIN) as (folders, _):
         work_of = {label: one(f) for label, f in folders.items()}
         bench.compare_all("GB/s", warmed(bench, GIB, work_of), {"block-store": (HUGE, 0.6)},
                           warm=False)
