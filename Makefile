@@ -53,7 +53,7 @@ endif
 # The system's libfuse when it is new enough, else the one scripts/setup has built.
 FUSE_MIN := 3.17
 KVFS_DEPS ?= /opt/kvfs-deps
-PACKAGES := liblz4 libxxhash liburing sqlite3 jansson
+PACKAGES := liblz4 libzstd libxxhash liburing sqlite3 jansson
 # What only the unit tests link with.
 TEST_PACKAGES := $(if $(filter tests unit,$(MAKECMDGOALS)),criterion)
 
@@ -243,6 +243,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.compile
 
 # Loops over the vectors of a block are unrolled only so; no vector is passed to another file.
 $(BUILD)/obj/store/codec_planes.o: private KVFS_CFLAGS += -O3 -Wno-psabi $(if $(AVX2),-DHAVE_PLANES_AVX2)
+$(BUILD)/obj/store/codec_dense.o: private KVFS_CFLAGS += -O3
 $(BUILD)/obj/store/codec_planes_avx2.o: private KVFS_CFLAGS += -O3 -Wno-psabi $(AVX2)
 
 $(BUILD)/tests/unit: $(UNIT_OBJ) $(LIB_OBJ) $(BUILD)/.link

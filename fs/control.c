@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control: tier, stored, idle_for and load_us to be read; pin, evict and prefetch to be set. On a
+ * control: tier, stored, idle_for and load_us to be read; pin, codec, evict and prefetch to be set. On a
  * directory they mean the regular files below it that are the caller's to see, or to set.
  */
 #include "fs/control.h"
@@ -124,6 +124,22 @@ static bool has_controls(const struct inode *i)
 	return inode_is_file(i) || inode_is_dir(i);
 }
 
+/* Its own choice, else the mount's. */
+static int print_codec(struct fs *fs, struct inode *i, char *buf, size_t size)
+{
+	struct store_status st;
+	enum codec_choice choice;
+
+	ns_lock(fs);
+	choice = META_CODEC_OF(i->a.flags);
+	ns_unlock(fs);
+	if (choice == CODEC_CHOICE_STORE) {
+		store_status(fs->store, &st);
+		choice = st.codec;
+	}
+	return snprintf(buf, size, "%s", codec_choice_name(choice));
+}
+
 ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *buf, size_t size)
 {
 	struct fs *fs = req_fs(c->req);
@@ -138,6 +154,8 @@ ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *b
 		ns_unlock(fs);
 		return r;
 	}
+	if (!strcmp(name, "codec"))
+		return print_codec(fs, i, buf, size);
 	if (!is_sum(name))
 		return -ENODATA;
 	r = walk_files(c, i, false, add_file, &s);
@@ -276,19 +294,14 @@ static int prefetch_file(void *arg, struct inode *i)
 	return r;
 }
 
-struct pinning {
-	struct fs *fs;
-	bool pin;
-};
-
-static int set_flag(struct fs *fs, struct inode *i, bool pin)
+/* Flags of the inode: those of mask become what flags says. */
+static int set_flags(struct fs *fs, struct inode *i, uint32_t mask, uint32_t flags)
 {
 	struct nsop op;
-	uint32_t flags;
 	int r = 0;
 
 	ns_lock(fs);
-	flags = pin ? i->a.flags | META_PIN : i->a.flags & ~META_PIN;
+	flags |= i->a.flags & ~mask;
 	if (flags != i->a.flags) {
 		nsop_begin(&op, fs);
 		nsop_inode(&op, i)->flags = flags;
@@ -297,6 +310,11 @@ static int set_flag(struct fs *fs, struct inode *i, bool pin)
 	ns_unlock(fs);
 	return r;
 }
+
+struct pinning {
+	struct fs *fs;
+	bool pin;
+};
 
 /* A handle of ours keeps the image while the file is pinned. */
 static int hold_image(struct fs *fs, struct inode *i, struct object *o, bool pin)
@@ -332,7 +350,7 @@ static int pin_file(void *arg, struct inode *i)
 
 	if (!o)
 		return 0;
-	r = set_flag(p->fs, i, p->pin);
+	r = set_flags(p->fs, i, META_PIN, p->pin ? META_PIN : 0);
 	if (r == 0)
 		r = hold_image(p->fs, i, o, p->pin);
 	if (r == 0 && p->pin)
@@ -341,16 +359,53 @@ static int pin_file(void *arg, struct inode *i)
 	return r;
 }
 
+/* What new files of a directory are to be, everybody's, is its owner's to say. */
+static bool owns(const struct caller *c, const struct inode *i)
+{
+	return c->uid == 0 || c->uid == i->a.uid;
+}
+
 static int pin(struct caller *c, struct inode *i, bool on)
 {
 	struct fs *fs = req_fs(c->req);
 	struct pinning p = { fs, on };
 	int r = 0;
 
-	/* New files of a pinned directory are pinned too, everybody's: that is its owner's to say. */
-	if (inode_is_dir(i) && (c->uid == 0 || c->uid == i->a.uid))
-		r = set_flag(fs, i, on);
+	if (inode_is_dir(i) && owns(c, i))
+		r = set_flags(fs, i, META_PIN, on ? META_PIN : 0);
 	return r ? r : walk_files(c, i, true, pin_file, &p);
+}
+
+/* ---- codec ---- */
+
+struct choosing {
+	struct fs *fs;
+	enum codec_choice choice;
+};
+
+static int choose_codec(void *arg, struct inode *i)
+{
+	struct choosing *h = arg;
+	struct object *o = object_of(h->fs, i);
+	int r;
+
+	if (!o)
+		return 0;
+	r = set_flags(h->fs, i, META_CODEC_MASK, META_CODEC(h->choice));
+	if (r == 0)
+		object_set_codec(o, h->choice);
+	object_unref(o);
+	return r;
+}
+
+static int set_codec(struct caller *c, struct inode *i, enum codec_choice choice)
+{
+	struct choosing h = { req_fs(c->req), choice };
+	int r = 0;
+
+	if (inode_is_dir(i) && owns(c, i))
+		r = set_flags(h.fs, i, META_CODEC_MASK, META_CODEC(choice));
+	return r ? r : walk_files(c, i, true, choose_codec, &h);
 }
 
 /* ---- setting ---- */
@@ -383,5 +438,8 @@ int control_set(struct caller *c, struct inode *i, const char *name, const char 
 			return pin(c, i, true);
 		return is_word(value, len, "0") ? pin(c, i, false) : -EINVAL;
 	}
+	for (unsigned k = 0; !strcmp(name, "codec") && k < CODEC_CHOICES; k++)
+		if (is_word(value, len, codec_choice_name(k)))
+			return set_codec(c, i, k);
 	return -EINVAL;
 }

@@ -351,6 +351,7 @@ int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
 			o = i->file.o;
 		} else {
 			i->file.o = o;
+			object_set_codec(o, META_CODEC_OF(i->a.flags));
 			if (!i->a.nlink)
 				object_set_unlinked(o, true);
 		}

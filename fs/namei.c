@@ -185,7 +185,7 @@ static void describe(const struct make *mk, const struct inode *p, uint64_t ino,
 		.uid = mk->ctx->uid,
 		.gid = mk->ctx->gid,
 		.rdev = (uint32_t)mk->rdev,
-		.flags = p->a.flags & META_PIN,
+		.flags = p->a.flags & META_INHERITED,
 	};
 	if (p->a.mode & S_ISGID) {
 		a->gid = p->a.gid;
@@ -216,6 +216,7 @@ static int enter(struct fs *fs, const struct make *mk, const struct inode *p, ui
 		return r;
 	if (o) {
 		i->file.o = o;
+		object_set_codec(o, META_CODEC_OF(i->a.flags));
 		object_set_unlinked(o, true);
 	}
 	i->refs++;

@@ -268,10 +268,12 @@ static int remove_stored(struct fs *fs, struct inode *i, const char *name)
 	return r;
 }
 
-/* Of the controls only the pin is a state that can be taken away. */
+/* Of the controls only these are a state that can be taken away. */
 static int remove_control(fuse_req_t req, struct inode *i, const char *name)
 {
-	return strcmp(name, "pin") ? -EPERM : set_control(req, i, name, "0", 1);
+	if (!strcmp(name, "pin"))
+		return set_control(req, i, name, "0", 1);
+	return strcmp(name, "codec") ? -EPERM : set_control(req, i, name, "store", 5);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)

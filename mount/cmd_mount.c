@@ -76,6 +76,8 @@ static const struct argp argp = {
 	       "  idle=SECONDS     a hot file not used for so long leaves (default: 300)\n"
 	       "  commit=SECONDS   written files become durable after so long (default: 5)\n"
 	       "  open_wait=MS     an open may wait so long for its file (default: 500)\n"
+	       "  codec=CHOICE     how chunks are encoded: auto, fast, dense, lz4, none\n"
+	       "                   (default: auto)\n"
 	       "  nopassthrough    all reads and writes go through the daemon\n"
 	       "  allow_other      other users may enter\n"
 	       "  ro               read-only\n"

@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "store/store.h"
+
 /* ---- Exit codes --------------------------------------------------------------------------------
  */
 enum {
@@ -65,6 +67,7 @@ struct mount_options {
 	uint64_t memory;    /* of the machine: what a percentage is of, and the limit. Bytes */
 	uint64_t hot, warm; /* bytes; 0: the store's default */
 	unsigned idle_s, commit_s, open_wait_ms;
+	enum codec_choice codec;
 	bool nopassthrough;
 	bool allow_other;
 	bool read_only;

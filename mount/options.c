@@ -25,6 +25,7 @@ enum option_kind {
 	OPTION_CLEAR,  /* clears it */
 	OPTION_IGNORE, /* of mount(8) or systemd, or what is so anyway */
 	OPTION_REFUSE, /* known and not possible here; help says why */
+	OPTION_CODEC,
 	OPTION_RUNDIR,
 	OPTION_TESTMASK,
 };
@@ -45,6 +46,7 @@ static const struct option options[] = {
 	{ "idle", OPTION_NUMBER, FIELD(idle_s), 1, SECONDS_MAX, "seconds" },
 	{ "commit", OPTION_NUMBER, FIELD(commit_s), 1, 3600, "seconds" },
 	{ "open_wait", OPTION_NUMBER, FIELD(open_wait_ms), 0, OPEN_WAIT_MAX, "milliseconds" },
+	{ "codec", OPTION_CODEC, 0, 0, 0, NULL },
 	{ "nopassthrough", OPTION_FLAG, FIELD(nopassthrough), 0, 0, NULL },
 	{ "allow_other", OPTION_FLAG, FIELD(allow_other), 0, 0, NULL },
 	{ "ro", OPTION_FLAG, FIELD(read_only), 0, 0, NULL },
@@ -186,6 +188,17 @@ static int option_rundir(struct mount_options *o, const char *value, char err[st
 	return 0;
 }
 
+static int option_codec(struct mount_options *o, const char *value, char err[static OPTIONS_ERROR])
+{
+	enum codec_choice choice;
+
+	if (codec_choice_parse(value, &choice) || choice == CODEC_CHOICE_STORE)
+		return FAIL(err, "codec=%.100s: no such choice: use auto, fast, dense, lz4 or none",
+			    value);
+	o->codec = choice;
+	return 0;
+}
+
 /* Words joined by '+' as ',' already parts the options. */
 static int option_testmask(struct mount_options *o, const char *value,
 			   char err[static OPTIONS_ERROR])
@@ -213,8 +226,8 @@ static int option_testmask(struct mount_options *o, const char *value,
 
 static bool option_takes_value(enum option_kind kind)
 {
-	return kind == OPTION_SIZE || kind == OPTION_NUMBER || kind == OPTION_RUNDIR ||
-	       kind == OPTION_TESTMASK;
+	return kind == OPTION_SIZE || kind == OPTION_NUMBER || kind == OPTION_CODEC ||
+	       kind == OPTION_RUNDIR || kind == OPTION_TESTMASK;
 }
 
 static int option_apply(struct mount_options *o, const struct option *opt, const char *value,
@@ -234,6 +247,8 @@ static int option_apply(struct mount_options *o, const struct option *opt, const
 	case OPTION_CLEAR:
 		*(bool *)((char *)o + opt->field) = opt->kind == OPTION_FLAG;
 		return 0;
+	case OPTION_CODEC:
+		return option_codec(o, value, err);
 	case OPTION_RUNDIR:
 		return option_rundir(o, value, err);
 	case OPTION_TESTMASK:

@@ -44,6 +44,7 @@ static int server_open_store(struct server *s)
 		.warm_bytes = o->warm,
 		.idle_s = o->idle_s,
 		.open_wait_ms = o->open_wait_ms,
+		.codec = o->codec,
 		.read_only = o->read_only,
 		.hooks = { .arg = &s->fs,
 			   .log = log_hook,

@@ -5,10 +5,37 @@
  */
 #include "store/codec.h"
 
+#include <errno.h>
 #include <string.h>
 
-/* The first of those that are equally short is taken. */
-static const struct codec *const candidates[] = { &codec_lz4, &codec_planes };
+/* Of those that are equally short the first is taken. */
+static const struct codec_set sets[CODEC_CHOICES] = {
+	[CODEC_CHOICE_STORE] = { { &codec_lz4, &codec_planes } },
+	[CODEC_CHOICE_AUTO] = { { &codec_lz4, &codec_planes } },
+	[CODEC_CHOICE_FAST] = { { &codec_lz4, &codec_planes } },
+	[CODEC_CHOICE_DENSE] = { { &codec_lz4, &codec_planes, &codec_dense } },
+	[CODEC_CHOICE_LZ4] = { { &codec_lz4 } },
+};
+
+static const char *const names[CODEC_CHOICES] = {
+	[CODEC_CHOICE_STORE] = "store", [CODEC_CHOICE_AUTO] = "auto", [CODEC_CHOICE_FAST] = "fast",
+	[CODEC_CHOICE_DENSE] = "dense", [CODEC_CHOICE_LZ4] = "lz4",   [CODEC_CHOICE_NONE] = "none",
+};
+
+const char *codec_choice_name(enum codec_choice choice)
+{
+	return names[choice];
+}
+
+int codec_choice_parse(const char *name, enum codec_choice *ret)
+{
+	for (unsigned i = 0; i < CODEC_CHOICES; i++)
+		if (!strcmp(name, names[i])) {
+			*ret = (enum codec_choice)i;
+			return 0;
+		}
+	return -EINVAL;
+}
 
 const struct codec *codec_by_id(uint8_t id)
 {
@@ -19,6 +46,8 @@ const struct codec *codec_by_id(uint8_t id)
 		return &codec_lz4;
 	case CODEC_PLANES:
 		return &codec_planes;
+	case CODEC_DENSE:
+		return &codec_dense;
 	default:
 		return NULL;
 	}
@@ -30,21 +59,34 @@ static size_t worthwhile(size_t len)
 	return len - (len + 63) / 64;
 }
 
-const struct codec *codec_encode(const void *src, size_t len, void *dst, size_t *ret_len,
-				 uint8_t params[CODEC_PARAMS])
+struct codec_set codec_set(enum codec_choice choice, uint64_t read_rate, unsigned threads)
+{
+	struct codec_set all = sets[choice], fast = { { NULL } };
+	size_t n = 0;
+
+	if (choice != CODEC_CHOICE_AUTO || !read_rate)
+		return all;
+	for (size_t i = 0; i < CODEC_CANDIDATES && all.v[i]; i++)
+		if (codec_decode_rate(all.v[i]) * threads > read_rate)
+			fast.v[n++] = all.v[i];
+	return fast;
+}
+
+const struct codec *codec_encode(const struct codec_set *set, const void *src, size_t len,
+				 void *dst, size_t *ret_len, uint8_t params[CODEC_PARAMS])
 {
 	const struct codec *best = NULL;
 	size_t least = worthwhile(len) + 1;
 	ssize_t n = 0;
 
-	for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
+	for (size_t i = 0; i < CODEC_CANDIDATES && set->v[i]; i++) {
 		uint8_t own[CODEC_PARAMS] = { 0 };
-		size_t estimate = candidates[i]->estimate(src, len, dst, own);
+		size_t estimate = set->v[i]->estimate(src, len, dst, own);
 
 		if (estimate >= least)
 			continue;
 		least = estimate;
-		best = candidates[i];
+		best = set->v[i];
 		memcpy(params, own, CODEC_PARAMS);
 	}
 	if (best)

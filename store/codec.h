@@ -11,9 +11,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "store/store.h"
+
 #define CODEC_PARAMS 4 /* parameter bytes kept in the record */
 
-enum codec_id { CODEC_RAW = 0, CODEC_LZ4 = 1, CODEC_PLANES = 2 };
+enum codec_id { CODEC_RAW = 0, CODEC_LZ4 = 1, CODEC_PLANES = 2, CODEC_DENSE = 3 };
 
 struct codec {
 	uint8_t id;
@@ -34,18 +36,32 @@ struct codec {
 		      const uint8_t params[CODEC_PARAMS]);
 };
 
-extern const struct codec codec_raw, codec_lz4, codec_planes;
+extern const struct codec codec_raw, codec_lz4, codec_planes, codec_dense;
 
 /* NULL for an unknown id. */
 const struct codec *codec_by_id(uint8_t id);
 
+#define CODEC_CANDIDATES 3
+
+/* The codecs that may be tried, up to the first NULL; raw always. */
+struct codec_set {
+	const struct codec *v[CODEC_CANDIDATES];
+};
+
+/* Of a choice. With CODEC_CHOICE_AUTO those that so many threads decode faster than a device reads that
+ * gives read_rate bytes/s; 0: not known, all of fast. */
+struct codec_set codec_set(enum codec_choice choice, uint64_t read_rate, unsigned threads);
+
+/* Raw bytes/s that one core decodes, measured once, in about a millisecond. */
+uint64_t codec_decode_rate(const struct codec *c);
+
 /*
- * Encodes with the codec that a sample of the chunk says is best; raw when the gain is below 1/64 of the
- * length, by the sample or on the whole. dst must hold len bytes: the result is never longer. Returns the
- * codec; *ret_len its length. With the raw codec the encoded form is src itself, and what is in dst means
+ * Encodes with the codec that a sample of the chunk says is best, of those of the set; raw when the gain
+ * is below 1/64 of the length, by the sample or on the whole. dst must hold len bytes: the result is never
+ * longer. Returns the codec; *ret_len its length. With the raw codec the encoded form is src itself, and what is in dst means
  * nothing.
  */
-const struct codec *codec_encode(const void *src, size_t len, void *dst, size_t *ret_len,
-				 uint8_t params[CODEC_PARAMS]);
+const struct codec *codec_encode(const struct codec_set *set, const void *src, size_t len,
+				 void *dst, size_t *ret_len, uint8_t params[CODEC_PARAMS]);
 
 #endif

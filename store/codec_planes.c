@@ -14,7 +14,7 @@
 
 #include <errno.h>
 
-const struct planes_ops planes_portable = { encode_block, decode_block };
+const struct planes_ops planes_portable = { encode_block, decode_block, split_pairs, join_pairs };
 
 static const struct planes_form forms[] = {
 	{ .name = "bf16", .size = 2, .rotate = true, .mask = 255, .width = 8 },
@@ -44,7 +44,7 @@ static const struct planes_form forms[] = {
 #define FORMS  (sizeof(forms) / sizeof(forms[0]))
 #define PROBES 4 /* blocks looked at to find form and phase, one of small chunks */
 
-static const struct planes_ops *ops(void)
+const struct planes_ops *planes_ops(void)
 {
 #ifdef HAVE_PLANES_AVX2 /* by the Makefile, which compiles it */
 	if (__builtin_cpu_supports("avx2"))
@@ -76,7 +76,7 @@ static size_t estimate_as(const struct planes_form *f, unsigned phase, const uin
 {
 	size_t n = blocks_of(f, len, phase), step = (size_t)PLANES_BLOCK * f->size;
 	size_t tried = n / 16 < PROBES ? 1 + n / 16 : PROBES, sum = 0;
-	const struct planes_ops *o = ops();
+	const struct planes_ops *o = planes_ops();
 	uint8_t block[PLANES_BLOCK_MAX];
 	struct planes_code code;
 
@@ -116,7 +116,7 @@ static ssize_t planes_encode(const void *src, size_t len, void *dst, size_t cap,
 	size_t at = n * sizeof(struct planes_code), rest = len - n * step;
 	const uint8_t *p = (const uint8_t *)src + phase;
 	uint8_t *out = dst, block[PLANES_BLOCK_MAX];
-	const struct planes_ops *o = ops();
+	const struct planes_ops *o = planes_ops();
 
 	if (!n || at + rest > cap)
 		return 0;
@@ -153,7 +153,7 @@ static int planes_decode(const void *src, size_t len, void *dst, size_t raw_len,
 	const struct planes_form *f = form_of(params);
 	unsigned phase = params[1];
 	uint8_t last[PLANES_BLOCK_MAX + PLANES_BEYOND] = { 0 };
-	const struct planes_ops *o = ops();
+	const struct planes_ops *o = planes_ops();
 	const uint8_t *in = src;
 	size_t n, step, at, rest;
 	uint8_t *p = dst;

@@ -41,8 +41,14 @@ struct planes_ops {
 	 * those of a block. */
 	bool (*decode_block)(const struct planes_form *f, const struct planes_code *c,
 			     const uint8_t *src, uint8_t *dst);
+	/* n elements of two bytes, rotated left by a bit or not, to their high and low bytes, and back. */
+	void (*split_pairs)(const uint8_t *src, size_t n, bool rotate, uint8_t *high, uint8_t *low);
+	void (*join_pairs)(const uint8_t *high, const uint8_t *low, size_t n, bool rotate,
+			   uint8_t *dst);
 };
 
 extern const struct planes_ops planes_portable, planes_avx2; /* the latter on x86-64 only */
+/* The best of them for this processor. */
+const struct planes_ops *planes_ops(void);
 
 #endif

@@ -3,5 +3,5 @@
 #ifdef __AVX2__
 #include "store/codec_planes_block.h"
 
-const struct planes_ops planes_avx2 = { encode_block, decode_block };
+const struct planes_ops planes_avx2 = { encode_block, decode_block, split_pairs, join_pairs };
 #endif

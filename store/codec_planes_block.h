@@ -346,3 +346,40 @@ static bool decode_block(const struct planes_form *f, const struct planes_code *
 		}
 	return decode_steps(f, c, f->size, false, f->shift, f->n_plain, c->width, src, dst);
 }
+
+/* ---- bytes apart and together, for codec_dense.c ---- */
+
+static void split_pairs(const uint8_t *src, size_t n, bool rotate, uint8_t *high, uint8_t *low)
+{
+	size_t i = 0;
+
+	for (; i + 32 <= n; i += 32) {
+		bytes h, l;
+
+		take_pairs(src + 2 * i, rotate, &h, &l);
+		store(high + i, h);
+		store(low + i, l);
+	}
+	for (; i < n; i++) {
+		unsigned v = src[2 * i] | (unsigned)src[2 * i + 1] << 8;
+
+		v = rotate ? v << 1 | v >> 15 : v;
+		high[i] = (uint8_t)(v >> 8);
+		low[i] = (uint8_t)v;
+	}
+}
+
+static void join_pairs(const uint8_t *high, const uint8_t *low, size_t n, bool rotate, uint8_t *dst)
+{
+	size_t i = 0;
+
+	for (; i + 32 <= n; i += 32)
+		give_pairs(dst + 2 * i, rotate, load(high + i), load(low + i));
+	for (; i < n; i++) {
+		unsigned v = low[i] | (unsigned)high[i] << 8;
+
+		v = rotate ? v >> 1 | v << 15 : v;
+		dst[2 * i] = (uint8_t)v;
+		dst[2 * i + 1] = (uint8_t)(v >> 8);
+	}
+}

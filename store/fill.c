@@ -552,6 +552,13 @@ static void *fill_worker(void *arg)
 	return NULL;
 }
 
+unsigned fill_threads(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return cpus > 0 && cpus < WORKERS + 1 ? (unsigned)cpus : WORKERS + 1;
+}
+
 int fill_start(struct store *s)
 {
 	struct fill_pool *p = calloc(1, sizeof(*p));

@@ -462,6 +462,13 @@ void object_know_mtime(struct object *o, const struct timespec *mtime)
 	pthread_mutex_unlock(&o->mu);
 }
 
+void object_set_codec(struct object *o, enum codec_choice choice)
+{
+	pthread_mutex_lock(&o->mu);
+	o->codec = choice;
+	pthread_mutex_unlock(&o->mu);
+}
+
 void object_set_tenant(struct object *o, uint32_t tenant)
 {
 	pthread_mutex_lock(&o->mu);

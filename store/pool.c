@@ -423,6 +423,8 @@ static void *tier_main(void *arg)
 		/* A sixteenth stays free, so that an opener seldom has to make room itself. */
 		pool_make_room(s, s->opt.hot_bytes / 16, NULL);
 		make_wanted_room(s);
+		if (!atomic_load(&s->read_rate) && s->opt.codec == CODEC_CHOICE_AUTO)
+			atomic_store(&s->read_rate, segset_read_rate(s->segs));
 		while (!s->read_only && chunk_any_dead(s->chunks) && reap_dead(s, REAP_BATCH) > 0)
 			;
 		pthread_mutex_lock(&s->tier_lock);

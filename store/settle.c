@@ -36,6 +36,7 @@ struct settle {
 	bool whole;
 	bool quiet; /* no hidden writer was left when it began */
 	uint32_t epoch;
+	struct codec_set codecs;
 	struct region *region;
 	size_t regions, region_cap;
 	struct extent *ext;
@@ -88,7 +89,7 @@ static void encode_cuts(struct settle *t)
 		struct cut *cut = &t->cut[i];
 
 		if (!cut->same)
-			cut->codec = codec_encode(t->window + cut->at, cut->len,
+			cut->codec = codec_encode(&t->codecs, t->window + cut->at, cut->len,
 						  t->encoded + cut->at, &cut->stored, cut->params);
 	}
 }
@@ -557,6 +558,16 @@ static void settle_done(struct settle *t)
 	free(t->held);
 }
 
+static struct codec_set codecs_of(struct object *o)
+{
+	enum codec_choice choice;
+
+	pthread_mutex_lock(&o->mu);
+	choice = o->codec == CODEC_CHOICE_STORE ? o->store->opt.codec : o->codec;
+	pthread_mutex_unlock(&o->mu);
+	return codec_set(choice, atomic_load(&o->store->read_rate), fill_threads());
+}
+
 int object_settle(struct object *o)
 {
 	struct settle t = { .o = o, .s = o->store };
@@ -566,6 +577,7 @@ int object_settle(struct object *o)
 	if (atomic_load(&o->store->failed) && object_is_dirty(o)) {
 		r = -EIO;
 	} else if (object_is_dirty(o)) {
+		t.codecs = codecs_of(o);
 		r = settle_buffers(&t);
 		for (int i = 0; !r; i++) {
 			/* Somebody who truncates all the time is made to wait in the end. */

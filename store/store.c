@@ -331,6 +331,8 @@ static void defaults(struct store *s)
 		s->opt.hot_bytes = memory / 2;
 	if (!s->opt.warm_bytes)
 		s->opt.warm_bytes = memory / 8;
+	if (s->opt.codec == CODEC_CHOICE_STORE)
+		s->opt.codec = CODEC_CHOICE_AUTO;
 	if (!s->opt.open_wait_ms)
 		s->opt.open_wait_ms = OPEN_WAIT_MS;
 }
@@ -528,6 +530,8 @@ void store_status(struct store *s, struct store_status *ret)
 		.dedup_bytes_total = atomic_load(&s->dedup_total),
 		.damaged_reads_total = atomic_load(&s->damaged_total),
 		.evicted_files_total = atomic_load(&s->evicted_total),
+		.codec = s->opt.codec,
+		.read_rate = atomic_load(&s->read_rate),
 		.direct_io = segset_is_direct(s->segs),
 		.io_uring = segset_is_uring(s->segs),
 		.huge_pages = s->huge_pages,

@@ -43,6 +43,20 @@ struct store_hooks {
 	void (*pressure)(void *arg);
 };
 
+/* Which codecs the chunks of a file may get; raw where none of them pays. */
+enum codec_choice {
+	CODEC_CHOICE_STORE, /* of a file: as the mount says; of a mount: auto */
+	CODEC_CHOICE_AUTO,  /* as fast, those that decode faster than the store's device reads */
+	CODEC_CHOICE_FAST,  /* lz4, planes */
+	CODEC_CHOICE_DENSE, /* and dense: smallest, whatever it costs */
+	CODEC_CHOICE_LZ4,
+	CODEC_CHOICE_NONE,
+	CODEC_CHOICES,
+};
+const char *codec_choice_name(enum codec_choice choice);
+/* -EINVAL: no such choice. */
+int codec_choice_parse(const char *name, enum codec_choice *ret);
+
 struct store_options {
 	const char *path;      /* the store directory; created when missing */
 	const char *rundir;    /* NULL: chosen from the store's path and the caller's rights */
@@ -50,6 +64,7 @@ struct store_options {
 	uint64_t warm_bytes;   /* budget of the warm tier; 0: an eighth of the machine's memory */
 	unsigned idle_s;       /* a hot file not used for so long goes warm */
 	unsigned open_wait_ms; /* an open may wait so long for its fill */
+	enum codec_choice codec;
 	bool read_only; /* the store is not written; the run directory is: images are filled there */
 	struct store_hooks hooks;
 };
@@ -105,7 +120,9 @@ struct store_status {
 	uint64_t dedup_bytes_total;
 	uint64_t damaged_reads_total; /* EIO answers */
 	uint64_t evicted_files_total;
-	bool direct_io; /* segments are written with O_DIRECT */
+	enum codec_choice codec;
+	uint64_t read_rate; /* of the store's device, bytes/s; 0: not measured yet */
+	bool direct_io;     /* segments are written with O_DIRECT */
 	bool io_uring;
 	bool huge_pages; /* the run directory's tmpfs has them */
 	bool own_tmpfs;  /* the run directory is a tmpfs of our own */
@@ -177,6 +194,8 @@ int object_create(struct store *s, uint64_t ino, uint32_t tenant, struct object 
 /* The object of an existing file: from memory, else its extents are read from meta.db. */
 int object_get(struct store *s, uint64_t ino, uint32_t tenant, struct object **ret);
 void object_ref(struct object *o);
+/* For what is settled from now on. An object that leaves memory forgets it. */
+void object_set_codec(struct object *o, enum codec_choice choice);
 /* Drops a reference; NULL is fine. Objects with images or dirty bytes stay in memory. */
 void object_unref(struct object *o);
 uint64_t object_ino(const struct object *o);
@@ -296,12 +315,17 @@ struct meta_inode {
 	uint32_t uid, gid;
 	uint32_t nlink;
 	uint32_t rdev;
-	uint32_t flags; /* META_PIN */
+	uint32_t flags; /* META_PIN, META_CODEC() */
 	uint64_t size;  /* directories: 0; symlinks: length of the target */
 	struct timespec atime, mtime, ctime, btime;
 	char *target; /* symlinks: owned by the struct, freed by meta_inode_done(); else NULL */
 };
-#define META_PIN 1u
+#define META_PIN             1u
+#define META_CODEC_MASK      0x70u
+#define META_CODEC(choice)   ((uint32_t)(choice) << 4)
+#define META_CODEC_OF(flags) ((enum codec_choice)(((flags)&META_CODEC_MASK) >> 4))
+/* What a new inode has from its directory. */
+#define META_INHERITED (META_PIN | META_CODEC_MASK)
 void meta_inode_done(struct meta_inode *i);
 
 struct meta_dentry {

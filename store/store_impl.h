@@ -75,6 +75,7 @@ struct object {
 
 	/* mu from here on */
 	uint32_t tenant;
+	enum codec_choice codec;
 	enum image_state image;
 	enum image_place place;
 	uint64_t expected; /* size a new file will probably get */
@@ -182,6 +183,7 @@ struct store {
 
 	/* fill.c: bytes a second, and what it is estimated from */
 	atomic_uint_fast64_t fill_rate;
+	atomic_uint_fast64_t read_rate; /* of the device, bytes/s; 0: not known yet */
 	pthread_mutex_t rate_lock;
 	unsigned rate_active; /* windows being filled now */
 	int64_t rate_since_us;
@@ -327,6 +329,7 @@ int fetch_extents(struct object *o, void *buf, size_t len, uint64_t off);
 int fill_blocks(struct object *o, uint64_t first, uint64_t count);
 int fill_whole(struct object *o); /* every block, about in file order; rw not held */
 int fill_start(struct store *s);
+unsigned fill_threads(void); /* that decode at the same time, as far as there are processors */
 void fill_stop(struct store *s);
 void fill_enqueue(struct object *o);
 uint64_t fill_estimate_us(struct object *o); /* mu held */

@@ -37,7 +37,8 @@ static void fill(uint8_t *p, size_t len, unsigned kind)
 static uint8_t round_trip(const uint8_t *src, size_t len, size_t *ret_len)
 {
 	uint8_t *dst = malloc(len), *encoded, *back = malloc(len), params[CODEC_PARAMS];
-	const struct codec *c = codec_encode(src, len, dst, ret_len, params);
+	const struct codec_set fast = codec_set(CODEC_CHOICE_FAST, 0, 1);
+	const struct codec *c = codec_encode(&fast, src, len, dst, ret_len, params);
 
 	cr_assert_leq(*ret_len, len);
 	cr_assert_eq(codec_by_id(c->id), c);
@@ -84,6 +85,42 @@ Test(codec, a_good_sample_in_a_bad_chunk_is_stored_raw)
 	cr_assert_eq(round_trip(src, CHUNK_LONGEST, &stored), CODEC_RAW);
 	cr_assert_eq(stored, CHUNK_LONGEST);
 	free(src);
+}
+
+/* What decodes more slowly than the device reads is no codec for auto; all others are asked for by name. */
+Test(codec, auto_is_what_keeps_up_with_the_device)
+{
+	struct codec_set all = codec_set(CODEC_CHOICE_AUTO, 0, 1);
+	struct codec_set slow = codec_set(CODEC_CHOICE_AUTO, 1000000, 1);
+	struct codec_set fastest = codec_set(CODEC_CHOICE_AUTO, UINT64_MAX / 2, 1);
+	uint64_t lz4 = codec_decode_rate(&codec_lz4), planes = codec_decode_rate(&codec_planes);
+
+	cr_log_info("lz4 %.2f GB/s, planes %.2f, dense %.2f", (double)lz4 / 1e9,
+		    (double)planes / 1e9, (double)codec_decode_rate(&codec_dense) / 1e9);
+	cr_assert_gt(lz4, 1000000);
+	cr_assert_gt(planes, 1000000);
+	cr_assert_gt(codec_decode_rate(&codec_dense), 1000000);
+	cr_assert(all.v[0] == &codec_lz4 && all.v[1] == &codec_planes && !all.v[2]);
+	cr_assert_eq(memcmp(&slow, &all, sizeof(all)), 0);
+	cr_assert_null(fastest.v[0]);
+	/* So many threads keep up. */
+	fastest = codec_set(CODEC_CHOICE_AUTO, planes * 3, 4);
+	cr_assert(fastest.v[0] == &codec_planes || fastest.v[1] == &codec_planes);
+	cr_assert_null(codec_set(CODEC_CHOICE_NONE, 0, 1).v[0]);
+	cr_assert_eq(codec_set(CODEC_CHOICE_DENSE, UINT64_MAX / 2, 1).v[2], &codec_dense);
+	cr_assert_null(codec_set(CODEC_CHOICE_LZ4, UINT64_MAX / 2, 1).v[1]);
+}
+
+Test(codec, choices_have_names)
+{
+	enum codec_choice c;
+
+	for (unsigned k = 0; k < CODEC_CHOICES; k++) {
+		cr_assert_eq(codec_choice_parse(codec_choice_name(k), &c), 0);
+		cr_assert_eq(c, k);
+	}
+	cr_assert_eq(codec_choice_parse("", &c), -EINVAL);
+	cr_assert_eq(codec_choice_parse("lz", &c), -EINVAL);
 }
 
 Test(codec, real_kv_comes_back)
@@ -145,7 +182,7 @@ Test(codec, wrong_lengths_are_refused)
 	cr_assert_eq(codec_lz4.decode(dst, (size_t)n, back, SIZE_MAX, params), -EBADMSG);
 	cr_assert_eq(codec_raw.decode(src, 999, back, 1000, params), -EBADMSG);
 	cr_assert_eq(codec_raw.decode(src, 1000, back, 999, params), -EBADMSG);
-	cr_assert_null(codec_by_id(3));
+	cr_assert_null(codec_by_id(4));
 	cr_assert_null(codec_by_id(255));
 }
 

@@ -51,18 +51,20 @@ Test(options, defaults)
 	cr_assert_eq(opt.idle_s, 300);
 	cr_assert_eq(opt.commit_s, 5);
 	cr_assert_eq(opt.open_wait_ms, 500);
+	cr_assert_eq(opt.codec, CODEC_CHOICE_STORE);
 	cr_assert_not(opt.read_only || opt.allow_other || opt.nopassthrough || opt.nodev);
 }
 
 Test(options, own)
 {
-	accept("hot=1.5G,warm=25%,idle=60,commit=1,open_wait=0,nopassthrough,allow_other,ro,"
+	accept("hot=1.5G,warm=25%,idle=60,commit=1,open_wait=0,codec=dense,nopassthrough,allow_other,ro,"
 	       "rundir=/run/kv");
 	cr_assert_eq(opt.hot, UINT64_C(3) << 29);
 	cr_assert_eq(opt.warm, MEMORY / 4);
 	cr_assert_eq(opt.idle_s, 60);
 	cr_assert_eq(opt.commit_s, 1);
 	cr_assert_eq(opt.open_wait_ms, 0);
+	cr_assert_eq(opt.codec, CODEC_CHOICE_DENSE);
 	cr_assert(opt.nopassthrough && opt.allow_other && opt.read_only);
 	cr_assert_str_eq(opt.rundir, "/run/kv");
 }
@@ -110,6 +112,9 @@ Test(options, refused)
 	refuse("idle=1.5", "idle=1.5");
 	refuse("commit=9999", "commit=9999");
 	refuse("open_wait=-3", "open_wait=-3");
+	refuse("codec=zip", "codec=zip");
+	refuse("codec=store", "codec=store");
+	refuse("codec=", "codec");
 	refuse("ro=yes", "ro=yes");
 	refuse("rundir=run", "rundir=run");
 	refuse("sync", "sync");

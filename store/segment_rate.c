@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segment_rate: how fast the store's device reads, by reading a part of a segment past the page cache.
+ */
+#include "store/segment_impl.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define DEPTH   8u
+#define REQUEST ((size_t)1 << 20)
+#define LENGTH  (32 * REQUEST)
+#define TRIES   16
+
+static uint64_t now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Of the newest, one that begins with so much that was written and not freed since; NULL: there is none. */
+static struct read_file *find_long(struct segset *s)
+{
+	uint32_t n = segset_active(s);
+
+	for (unsigned k = 0; k < TRIES && n; k++, n--) {
+		struct read_file *f;
+
+		if (read_file_get(s, n, &f))
+			continue;
+		if (lseek(f->fd, 0, SEEK_HOLE) >= (off_t)LENGTH)
+			return f;
+		read_file_put(s, f);
+	}
+	return NULL;
+}
+
+static int read_all(struct io_ring *ring, int fd, uint8_t *buf)
+{
+	struct io_request req[DEPTH], *done;
+	uint64_t at = 0;
+	int r = 0;
+
+	for (unsigned k = 0; k < DEPTH; k++)
+		req[k] = (struct io_request){ .fd = fd, .buf = buf + k * REQUEST, .len = REQUEST };
+	for (unsigned k = 0; k < DEPTH && !r; k++, at += REQUEST) {
+		req[k].off = at;
+		r = io_ring_submit(ring, &req[k]);
+	}
+	while ((done = io_ring_wait(ring))) {
+		if (done->result)
+			r = done->result;
+		if (r || at == LENGTH)
+			continue;
+		done->off = at;
+		at += REQUEST;
+		r = io_ring_submit(ring, done);
+	}
+	return r;
+}
+
+uint64_t segset_read_rate(struct segset *s)
+{
+	struct read_file *f = segset_is_direct(s) ? find_long(s) : NULL;
+	struct io_ring *ring = NULL;
+	uint64_t took = 0;
+	uint8_t *buf;
+
+	if (!f)
+		return 0;
+	buf = io_buffer_alloc(DEPTH * REQUEST);
+	if (buf && !io_ring_new(s->io, DEPTH, &ring)) {
+		uint64_t begin = now_us();
+
+		if (!read_all(ring, f->fd, buf))
+			took = now_us() - begin;
+	}
+	read_file_put(s, f);
+	io_ring_free(ring);
+	io_buffer_free(buf, DEPTH * REQUEST);
+	return took ? LENGTH * 1000000 / took : 0;
+}
