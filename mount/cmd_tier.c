@@ -162,7 +162,7 @@ static void complain_file(struct job *j, const char *path, int error)
 static void move_file(struct job *j, const char *path, uint64_t size)
 {
 	if (setxattr(path, j->xattr, j->value, strlen(j->value), 0) == 0)
-		progress_add(&j->progress, size);
+		progress_add(&j->progress, 1, size);
 	else if (errno != ENOENT) /* gone since it was listed */
 		complain_file(j, path, errno);
 }

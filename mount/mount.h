@@ -34,6 +34,7 @@ int cmd_umount(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_evict(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
+int cmd_analyze(int argc, char **argv);
 int cmd_gpu_check(int argc, char **argv);
 
 void version_print(void);
@@ -201,7 +202,7 @@ struct progress {
 	double started, last;
 };
 void progress_begin(struct progress *p, const char *verb, bool quiet);
-void progress_add(struct progress *p, uint64_t bytes);
+void progress_add(struct progress *p, unsigned files, uint64_t bytes);
 /* Takes the line away, so that a message can be printed. */
 void progress_clear(struct progress *p);
 

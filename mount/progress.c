@@ -49,11 +49,11 @@ static void progress_draw(struct progress *p, double t)
 	p->last = t;
 }
 
-void progress_add(struct progress *p, uint64_t bytes)
+void progress_add(struct progress *p, unsigned files, uint64_t bytes)
 {
 	double t;
 
-	p->files++;
+	p->files += files;
 	p->bytes += bytes;
 	if (!p->shown)
 		return;

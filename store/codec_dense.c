@@ -24,12 +24,14 @@
 
 #define PART   65536u /* elements; a plane of them is one block of zstd */
 #define WIDEST 4u
-#define SAMPLE 4096u /* elements looked at */
-#define GLANCE 1024u /* of them to tell the forms apart */
-#define LEAST  128u  /* of fewer nothing can be said */
-#define NOISE  0.975 /* of a plane, from which on coding it is not worth the time */
-#define FRAME  16    /* bytes around a coded plane, about */
-#define BETTER 0.99  /* how much shorter a wider form must be to be taken */
+#define SAMPLE 4096u  /* elements looked at */
+#define GLANCE 1024u  /* of them to tell the forms apart */
+#define LEAST  GLANCE /* times WIDEST bytes; planes are as short then, and cheaper */
+#define NOISE  0.975  /* of a plane, from which on coding it is not worth the time */
+#define WORSE  1.02   /* than when the form was found: others are looked at */
+#define AGAIN  16     /* chunks */
+#define FRAME  16     /* bytes around a coded plane, about */
+#define BETTER 0.99   /* how much shorter a wider form must be to be taken */
 
 static const struct form {
 	uint8_t size; /* of an element, little-endian */
@@ -46,6 +48,9 @@ struct work {
 	uint8_t plane[WIDEST][PART];
 	uint8_t frame[ZSTD_COMPRESSBOUND(PART) + 64];
 	double n_log_n[SAMPLE + 1]; /* of the index, in bits */
+	uint8_t form, phase;        /* found last */
+	double share;               /* of the length, then */
+	unsigned uses;              /* since then; 0: never */
 };
 
 static pthread_key_t key;
@@ -199,29 +204,54 @@ static size_t at_most(size_t n, size_t most)
 	return n < most ? n : most;
 }
 
-static size_t dense_estimate(const void *src, size_t len, void *scratch,
-			     uint8_t params[CODEC_PARAMS])
+/* Form and phase by a glance at each. */
+static void find_form(struct work *w, const uint8_t *src, size_t len, size_t n)
 {
-	size_t n = len / WIDEST;
-	double least = (double)len, bytes;
-	struct work *w = work();
+	double least = (double)len;
 	uint8_t coded;
 
-	(void)scratch;
-	if (!w || n < LEAST)
-		return SIZE_MAX;
-	for (unsigned k = 0; k < FORMS; k++)
-		for (unsigned phase = 0; phase < forms[k].size; phase++) {
-			bytes = estimate_as(&forms[k], (const uint8_t *)src + phase, len - phase,
-					    at_most(n - 1, GLANCE), w, &coded);
+	w->form = w->phase = 0;
+	for (uint8_t k = 0; k < FORMS; k++)
+		for (uint8_t phase = 0; phase < forms[k].size; phase++) {
+			double bytes = estimate_as(&forms[k], src + phase, len - phase,
+						   at_most(n, GLANCE), w, &coded);
+
 			if (bytes >= least * BETTER)
 				continue;
 			least = bytes;
-			params[0] = (uint8_t)k;
-			params[1] = (uint8_t)phase;
+			w->form = k;
+			w->phase = phase;
 		}
-	bytes = estimate_as(&forms[params[0]], (const uint8_t *)src + params[1], len - params[1],
-			    at_most(n - 1, SAMPLE), w, &params[2]);
+}
+
+static double estimate_as_found(struct work *w, const uint8_t *src, size_t len, size_t n,
+				uint8_t *ret_coded)
+{
+	return estimate_as(&forms[w->form], src + w->phase, len - w->phase, at_most(n, SAMPLE), w,
+			   ret_coded);
+}
+
+/* Chunks that follow each other are of the same elements: what was found last is tried first, and others
+ * when it does worse than then, and now and then. */
+static size_t dense_estimate(const void *src, size_t len, void *scratch,
+			     uint8_t params[CODEC_PARAMS])
+{
+	size_t n = len / WIDEST - 1;
+	struct work *w = work();
+	double bytes;
+
+	(void)scratch;
+	if (!w || len < (size_t)LEAST * WIDEST)
+		return SIZE_MAX;
+	bytes = estimate_as_found(w, src, len, n, &params[2]);
+	if (w->uses++ % AGAIN == 0 || bytes > (double)len * w->share * WORSE) {
+		find_form(w, src, len, n);
+		bytes = estimate_as_found(w, src, len, n, &params[2]);
+		w->share = bytes / (double)len;
+		w->uses = 1;
+	}
+	params[0] = w->form;
+	params[1] = w->phase;
 	return params[2] ? (size_t)bytes : SIZE_MAX;
 }
 

@@ -9,6 +9,7 @@
  */
 #include "store/chunker.h"
 #include "store/hash.h"
+#include "store/cutter.h"
 #include "store/store_impl.h"
 
 #include <errno.h>
@@ -16,9 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW   (2u << 20) /* encoded content lies together in runs of this at least, for restores */
-#define HOLE_MIN 4096u      /* zeros at the start of a chunk become a hole from here on */
-#define RETRIES  3
+#define WINDOW  (2u << 20) /* encoded content lies together in runs of this at least, for restores */
+#define RETRIES 3
 
 _Static_assert(2 * WINDOW + 2 * CHUNK_MAX <= SCRATCH_SIZE, "one buffer holds them all");
 
@@ -182,33 +182,6 @@ static int add_cuts(struct settle *t, uint64_t off)
 
 /* ---- one region ---- */
 
-static size_t zero_run(const char *p, size_t n)
-{
-	uint64_t first = 1;
-	size_t i = 0;
-
-	if (n >= sizeof(first))
-		memcpy(&first, p, sizeof(first));
-	if (!first) {
-		/* Overlapping compare: as long as each byte equals the one before it. */
-		while (i + 4096 <= n && !p[i] && !memcmp(p + i, p + i + 1, 4095))
-			i += 4096;
-		while (i < n && !p[i])
-			i++;
-	}
-	return i;
-}
-
-/* Where the first page of zeros at or after at begins, pages being those of the file; len if there
- * is none. Chunks end there, so that a hole is one wherever it lies. */
-static size_t next_zero_page(const struct settle *t, uint64_t off, size_t at, size_t len)
-{
-	for (at += -(off + at) & (HOLE_MIN - 1); at + HOLE_MIN <= len; at += HOLE_MIN)
-		if (zero_run(t->window + at, HOLE_MIN) == HOLE_MIN)
-			return at;
-	return len;
-}
-
 static int add_cut(struct settle *t, size_t at, size_t len)
 {
 	int r = grow(&t->cut, &t->cut_cap, t->cuts, sizeof(*t->cut));
@@ -226,35 +199,15 @@ static int add_cut(struct settle *t, size_t at, size_t len)
 static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, size_t len,
 		      bool last, size_t *ret_used)
 {
-	size_t at = 0, zero_page = 0;
+	struct cutter c = { *ck, t->window, off, len, last, 0, 0 };
+	size_t at, n;
+	int r = 0;
 
 	t->cuts = 0;
-	while (at < len) {
-		size_t zeros = zero_run(t->window + at, len - at);
-		size_t n;
-		bool ends;
-		int r;
-
-		/* A hole ends at a multiple of 4, where chunks may begin. */
-		if (zeros < len - at || !last)
-			zeros &= ~(size_t)3;
-		if (zeros >= HOLE_MIN || (zeros && zeros == len - at)) {
-			at += zeros;
-			continue;
-		}
-		if (zero_page <= at)
-			zero_page = next_zero_page(t, off, at, len);
-		ends = last || zero_page < len;
-		n = chunker_next(ck, t->window + at, zero_page - at, ends);
-		if (!n)
-			break;
+	while (!r && (n = cutter_next(&c, &at)))
 		r = add_cut(t, at, n);
-		if (r)
-			return r;
-		at += n;
-	}
-	*ret_used = at;
-	return 0;
+	*ret_used = c.at;
+	return r;
 }
 
 static int read_image(struct object *o, char *buf, size_t len, uint64_t off)

@@ -410,4 +410,43 @@ int journal_checkpoint(struct store *s, int (*fn)(void *arg, struct journal_chec
 int journal_checkpoint_append(struct journal_checkpoint *c, const struct journal_record *rec,
 			      unsigned n);
 
+/* ---------------------------------------------------------------------------------------------
+ * analyze: what a store would make of bytes anywhere, without one
+ */
+enum analyze_element {
+	ELEMENT_NOISE, /* nothing gains a sixty-fourth */
+	ELEMENT_OTHER, /* text, padding: lz4 does best */
+	ELEMENT_BF16,
+	ELEMENT_FP16,
+	ELEMENT_E4M3,
+	ELEMENT_E5M2,
+	ELEMENT_F32,
+	ELEMENTS,
+};
+const char *analyze_element_name(enum analyze_element e);
+
+/* What is measured for each of the choices lz4, fast and dense, in this order. */
+#define ANALYZE_CHOICES 3
+extern const enum codec_choice analyze_choices[ANALYZE_CHOICES];
+
+/* Bytes but for the times. Sums may be added. */
+struct analysis {
+	uint64_t size;
+	uint64_t holes;  /* that would not be stored */
+	uint64_t shared; /* in chunks seen before, in this file or an earlier one */
+	uint64_t chunks; /* number of those that were not; their raw bytes are size - holes - shared */
+	uint64_t element[ELEMENTS]; /* raw bytes of those by what is in them */
+	struct {
+		uint64_t stored, encode_ns, decode_ns;
+	} by[ANALYZE_CHOICES];
+};
+
+struct analyzer;
+int analyzer_new(struct analyzer **ret);
+void analyzer_free(struct analyzer *a); /* NULL is fine */
+/* Reads the whole file; what it shares with those read before counts as shared. read: called with the
+ * bytes as they are done, a non-zero return ends it with that. One thread. */
+int analyzer_file(struct analyzer *a, int fd, int (*read)(void *arg, uint64_t bytes), void *arg,
+		  struct analysis *ret);
+
 #endif

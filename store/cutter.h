@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cutter: a window of a file becomes holes and chunks. */
+#ifndef STORE_CUTTER_H
+#define STORE_CUTTER_H
+
+#include "store/chunker.h"
+
+struct cutter {
+	struct chunker chunker; /* of the file's size */
+	const char *window;
+	uint64_t off; /* of the window in the file */
+	size_t len;
+	bool last;        /* the content ends with the window */
+	size_t at;        /* done with up to here; 0 at first */
+	size_t zero_page; /* its own; 0 at first */
+};
+
+/*
+ * The next chunk: its length, *ret_at where it begins in the window. 0: there is no whole one left up to
+ * the window's end; what lies behind at is to be in the next window.
+ */
+size_t cutter_next(struct cutter *c, size_t *ret_at);
+
+#endif
