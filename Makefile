@@ -136,8 +136,11 @@ HELPERS := $(addprefix $(BUILD)/tests/helpers/,$(notdir $(HELPER_SRC:.c=)))
 # Programs of the benchmark and of the soak run, with what they use of kvfs's own code linked in.
 TOOL_SRC := $(sort $(wildcard tests/bench/*.c tests/soak/*.c))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
+# Fuzzers, each with all of kvfs but main() in it, which is compiled anew for them.
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/*.c))
+FUZZERS := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 FORMATTED := $(sort $(wildcard $(foreach d,mount fs store gpu tests/unit tests/helpers tests/cases \
-	tests tests/bench tests/soak,$d/*.c $d/*.h $d/*.cu)))
+	tests tests/bench tests/soak tests/fuzz,$d/*.c $d/*.h $d/*.cu)))
 MAN := $(sort $(wildcard man/*.[0-9]))
 UNITS := $(sort $(wildcard scripts/systemd/*.service))
 
@@ -146,7 +149,7 @@ jobs = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 run_env = BUILD='$(abspath $(BUILD))' KVFS='$(abspath $(BUILD)/kvfs)' SAN='$(SAN)'
 
 # ---- Targets -------------------------------------------------------------------------------------
-.PHONY: all tests tools check unit demo bench soak man-lint format format-check install uninstall \
+.PHONY: all tests tools fuzzers fuzz-programs check unit demo bench soak man-lint format format-check install uninstall \
 	clean help FORCE
 
 all: $(BUILD)/kvfs ## build kvfs (the default)
@@ -155,9 +158,16 @@ tests: all $(UNIT) $(HELPERS) ## build the tests
 
 tools: all $(TOOLS)
 
+# libFuzzer is clang's.
+fuzzers: ## build the fuzzers with clang and its sanitizers
+	$(Q)$(MAKE) $(jobs) CC=clang SAN=address,undefined,fuzzer-no-link BUILD='$(BUILD)/fuzzing' fuzz-programs
+
+fuzz-programs: $(FUZZERS)
+
 check: ## set up, build with warnings as errors, run every test; T='PATTERN...' selects
 	$(Q)scripts/setup
 	$(Q)$(MAKE) $(jobs) WERROR=1 tests
+	$(Q)$(if $(SAN),,$(MAKE) $(jobs) WERROR=1 fuzzers)
 	$(Q)$(run_env) tests/run $(T)
 
 unit: tests ## build and run the unit tests alone
@@ -250,6 +260,11 @@ $(BUILD)/tests/unit: $(UNIT_OBJ) $(LIB_OBJ) $(BUILD)/.link
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(LINK) $(UNIT_LDFLAGS) -o $@ $(UNIT_OBJ) $(LIB_OBJ) $(UNIT_LIBS) $(LIBS)
+
+$(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_OBJ) $(BUILD)/.link
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $< $(LIB_OBJ) $(LIBS)
 
 vpath %.c tests/helpers tests/cases
 $(HELPERS): $(BUILD)/tests/helpers/%: %.c $(BUILD)/.compile

@@ -131,7 +131,7 @@ static int print_codec(struct fs *fs, struct inode *i, char *buf, size_t size)
 	enum codec_choice choice;
 
 	ns_lock(fs);
-	choice = META_CODEC_OF(i->a.flags);
+	choice = meta_codec_of(i->a.flags);
 	ns_unlock(fs);
 	if (choice == CODEC_CHOICE_STORE) {
 		store_status(fs->store, &st);
@@ -392,8 +392,9 @@ static int choose_codec(void *arg, struct inode *i)
 	if (!o)
 		return 0;
 	r = set_flags(h->fs, i, META_CODEC_MASK, META_CODEC(h->choice));
-	if (r == 0)
-		object_set_codec(o, h->choice);
+	ns_lock(h->fs);
+	object_set_codec(o, meta_codec_of(i->a.flags));
+	ns_unlock(h->fs);
 	object_unref(o);
 	return r;
 }

@@ -94,7 +94,7 @@ static bool put_plain(struct page *p, const char *name, uint64_t ino, uint32_t m
 	return put(p, name, &e, cookie);
 }
 
-/* The inode with a reference, if the name is still what the list says. */
+/* The inode with a reference and a lookup, if the name is still what the list says. */
 static struct inode *current(struct page *p, const char *name, uint64_t ino)
 {
 	struct inode *i = NULL;
@@ -105,6 +105,7 @@ static struct inode *current(struct page *p, const char *name, uint64_t ino)
 		if (d->inode && d->inode->ino == ino) {
 			i = d->inode;
 			i->refs++;
+			i->nlookup++; /* from here on the kernel is told of what changes */
 		}
 		dentry_put(p->fs, d);
 	}
@@ -117,21 +118,15 @@ static bool put_plus(struct page *p, const char *name, const struct dirlist_entr
 {
 	struct inode *i = current(p, name, de->ino);
 	struct fuse_entry_param e;
-	bool fits;
+	bool shown, fits;
 
-	if (!i || attr_entry(p->fs, i, &e)) {
-		fits = put_plain(p, name, de->ino, de->mode, de->id);
-		if (!i)
-			return fits;
-	} else {
-		fits = put(p, name, &e, de->id);
-		if (fits) {
-			ns_lock(p->fs);
-			i->nlookup++;
-			ns_unlock(p->fs);
-		}
-	}
+	if (!i)
+		return put_plain(p, name, de->ino, de->mode, de->id);
+	shown = attr_entry(p->fs, i, true, &e) == 0;
+	fits = shown ? put(p, name, &e, de->id) : put_plain(p, name, de->ino, de->mode, de->id);
 	ns_lock(p->fs);
+	if (!shown || !fits)
+		namei_unlookup(p->fs, i, 1);
 	inode_put(p->fs, i);
 	ns_unlock(p->fs);
 	return fits;

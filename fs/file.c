@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <sys/statvfs.h>
 
 /* Bytes of a read from which on the image is mapped for the reply. */
@@ -207,9 +208,41 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 		r = file_kill_privileges(fs, h->inode);
 	if (r == 0)
 		r = object_fallocate(h->o, mode, (uint64_t)off, (uint64_t)len);
-	if (r == 0) /* a stat on its way may carry what was */
-		notify_queue(fs, ino);
+	/* A stat on its way may carry what was, and what failed may be half done. */
+	notify_queue(fs, ino);
 	fuse_reply_err(req, -r);
+}
+
+/*
+ * Stores through a mapping of the kernel's pages are the daemon's to know only when they are written back,
+ * which the kernel does before a read, but not before a seek: it is made to. One at a time, as writing
+ * back takes another thread of the daemon; false: one is at it.
+ */
+static bool write_back_mapped(struct fs *fs, struct inode *i)
+{
+	bool todo;
+
+	ns_lock(fs);
+	todo = i->file.mappable && i->nopen;
+	ns_unlock(fs);
+	if (!todo || !fs->se)
+		return true;
+	if (pthread_mutex_trylock(&fs->notifier.flushing))
+		return false;
+	fuse_lowlevel_notify_inval_inode(fs->se, i->ino, 0, 0);
+	pthread_mutex_unlock(&fs->notifier.flushing);
+	return true;
+}
+
+/* As of a file system that knows no holes. */
+static int64_t seek_without_holes(struct object *o, uint64_t off, int whence)
+{
+	struct object_stat os;
+
+	object_stat(o, &os);
+	if (off >= os.size)
+		return -ENXIO;
+	return (int64_t)(whence == SEEK_DATA ? off : os.size);
 }
 
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
@@ -223,7 +256,10 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
 		fuse_reply_err(req, EINVAL);
 		return;
 	}
-	at = object_seek(h->o, (uint64_t)off, whence);
+	if (write_back_mapped(req_fs(req), h->inode))
+		at = object_seek(h->o, (uint64_t)off, whence);
+	else
+		at = seek_without_holes(h->o, (uint64_t)off, whence);
 	if (at < 0)
 		fuse_reply_err(req, (int)-at);
 	else

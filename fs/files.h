@@ -10,12 +10,13 @@
 /* ---- attr.c ---------------------------------------------------------------------------------- */
 
 /* What stat(2) shows, and for how many seconds the kernel may keep it; the inode is held, the lock is
- * not. */
-int attr_stat(struct fs *fs, struct inode *i, struct stat *st, double *ret_timeout);
+ * not. ordered: the kernel drops the reply if it was told otherwise while that was on its way, which it
+ * does not for LINK, nor before Linux 6.16 for SETATTR. */
+int attr_stat(struct fs *fs, struct inode *i, bool ordered, struct stat *st, double *ret_timeout);
 /* Attributes of a node of .kvfs. */
 void attr_stat_virtual(struct fs *fs, uint64_t ino, struct stat *st);
 /* The entry the kernel gets for an inode. */
-int attr_entry(struct fs *fs, struct inode *i, struct fuse_entry_param *e);
+int attr_entry(struct fs *fs, struct inode *i, bool ordered, struct fuse_entry_param *e);
 /* Stages what a write or truncation takes away: suid, sgid, security.capability. True if that is
  * anything. The lock is held and the xattrs are loaded. */
 bool attr_kill_privileges(struct nsop *op, struct inode *i);
@@ -40,7 +41,7 @@ int namei_load(struct fs *fs, uint64_t parent, const char *name, struct inode **
 	       struct dentry **ret);
 bool namei_is_kvfs(uint64_t parent, const char *name);
 /* Replies with the entry of a held inode that the kernel got one more lookup of, and puts it. */
-void namei_reply_entry(fuse_req_t req, struct inode *i);
+void namei_reply_entry(fuse_req_t req, struct inode *i, bool ordered); /* as attr_stat() has it */
 /* The kernel did not take a lookup, or forgot some. The lock is held. */
 void namei_unlookup(struct fs *fs, struct inode *i, uint64_t n);
 /* No name in it. Reads rows under the lock: only directories that are about to be removed. */

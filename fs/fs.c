@@ -355,6 +355,7 @@ void fs_free(struct fs *fs)
 	pthread_mutex_destroy(&fs->lock);
 	pthread_mutex_destroy(&fs->settle_lock);
 	pthread_mutex_destroy(&fs->notifier.lock);
+	pthread_mutex_destroy(&fs->notifier.flushing);
 	pthread_mutex_destroy(&fs->prefetcher.lock);
 	pthread_mutex_destroy(&fs->memcg.lock);
 	pthread_cond_destroy(&fs->commit_wake);

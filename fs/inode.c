@@ -63,6 +63,7 @@ int inode_enter(struct fs *fs, struct meta_inode *a, bool in_db, struct inode **
 	}
 	if (known_take(&fs->known, i->ino, &f)) {
 		i->nlookup = f.nlookup;
+		i->file.varied = true;
 		i->file.opened = f.idle_since;
 		i->file.idle_since.tv_sec = f.idle_since;
 	}
@@ -273,7 +274,7 @@ static const struct dentry *way_back(const struct inode *i)
 	if (!d || d->refs || i->refs || i->nopen || i->a.nlink != 1 || !i->in_db ||
 	    i->nlookup > UINT32_MAX || i->names.next != i->names.prev || inode_is_dirty(i))
 		return NULL;
-	if (i->file.o || i->file.orphan || i->file.pin_held || i->file.evict_to)
+	if (i->file.o || i->file.orphan || i->file.mappable || i->file.pin_held || i->file.evict_to)
 		return NULL;
 	return d;
 }
@@ -351,7 +352,7 @@ int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
 			o = i->file.o;
 		} else {
 			i->file.o = o;
-			object_set_codec(o, META_CODEC_OF(i->a.flags));
+			object_set_codec(o, meta_codec_of(i->a.flags));
 			if (!i->a.nlink)
 				object_set_unlinked(o, true);
 		}

@@ -48,11 +48,11 @@ void namei_unlookup(struct fs *fs, struct inode *i, uint64_t n)
 	inode_rest(fs, i);
 }
 
-void namei_reply_entry(fuse_req_t req, struct inode *i)
+void namei_reply_entry(fuse_req_t req, struct inode *i, bool ordered)
 {
 	struct fs *fs = req_fs(req);
 	struct fuse_entry_param e;
-	int r = attr_entry(fs, i, &e);
+	int r = attr_entry(fs, i, ordered, &e);
 	bool taken = false;
 
 	if (r)
@@ -112,7 +112,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (r)
 		fuse_reply_err(req, -r);
 	else if (i)
-		namei_reply_entry(req, i);
+		namei_reply_entry(req, i, true);
 	else
 		reply_missing(req);
 }
@@ -216,7 +216,7 @@ static int enter(struct fs *fs, const struct make *mk, const struct inode *p, ui
 		return r;
 	if (o) {
 		i->file.o = o;
-		object_set_codec(o, META_CODEC_OF(i->a.flags));
+		object_set_codec(o, meta_codec_of(i->a.flags));
 		object_set_unlinked(o, true);
 	}
 	i->refs++;
@@ -334,7 +334,7 @@ static void reply_make(fuse_req_t req, const struct make *mk, fuse_ino_t parent,
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		namei_reply_entry(req, i);
+		namei_reply_entry(req, i, true);
 }
 
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
@@ -421,7 +421,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		namei_reply_entry(req, i);
+		namei_reply_entry(req, i, false);
 }
 
 /* ---- removing ---- */

@@ -64,6 +64,7 @@ struct file_state {
 	uint64_t stored;  /* as object_stat() said, good while stored_epoch is that of fs */
 	uint64_t stored_epoch;
 	bool prefetched; /* and not opened since */
+	bool varied;     /* stored was not always so since the kernel was told last */
 	bool mappable;   /* was opened O_RDWR since it was clean: a mapping outlives the handle */
 	bool orphan;     /* a handle this mount knows nothing of may change it: not to be cached */
 	struct timespec settled_mtime;        /* of the content that meta.db may be told of */

@@ -20,6 +20,7 @@
 
 void notify_init(struct fs *fs)
 {
+	pthread_mutex_init(&fs->notifier.flushing, NULL);
 	pthread_mutex_init(&fs->notifier.lock, NULL);
 	cond_init_monotonic(&fs->notifier.wake);
 }
@@ -45,7 +46,7 @@ static void queue(struct fs *fs, struct notice what)
 
 	pthread_mutex_lock(&n->lock);
 	if (!n->running || !push(&n->queue, what))
-		n->overflow = true;
+		n->overflow = true; /* the kernel keeps what it has, an hour at most */
 	pthread_cond_signal(&n->wake);
 	pthread_mutex_unlock(&n->lock);
 }
@@ -133,15 +134,17 @@ static void raise_readahead(struct fs *fs)
 
 /* ---- the thread ---- */
 
-/* What was said last is what there is. The lock is held. */
-static bool is_as_said(const struct inode *i)
+/* All that was said since the kernel was told last is what there is: which of several replies it keeps is
+ * not known. The lock is held. */
+static bool is_as_said(struct inode *i)
 {
 	struct object_stat os;
 
 	if (!i->file.o)
 		return false;
 	object_stat(i->file.o, &os);
-	return os.stored == i->file.stored && os.size == i->a.size;
+	i->file.mappable &= os.dirty || os.writer || i->nopen;
+	return !i->file.varied && os.stored == i->file.stored && os.size == i->a.size;
 }
 
 /* The cached stored size is not to be trusted; true if the kernel may have one that is not so. */
@@ -155,8 +158,10 @@ static bool forget_stored(struct fs *fs, struct notice what)
 	i = inode_find(fs, what.ino);
 	wrong = i ? i->nlookup > 0 : known_find(&fs->known, what.ino, &f);
 	if (i && inode_is_file(i)) {
-		wrong &= !what.stored || !is_as_said(i);
+		if (is_as_said(i) && what.stored)
+			wrong = false;
 		i->file.stored_epoch = 0;
+		i->file.varied &= !wrong;
 	}
 	ns_unlock(fs);
 	return wrong;
@@ -168,6 +173,7 @@ static void tell(struct fs *fs, struct notice what)
 	if (!forget_stored(fs, what) || !fs->se ||
 	    fuse_lowlevel_notify_inval_inode(fs->se, what.ino, -1, 0) != -ENOENT)
 		return;
+	what.stored = false;
 	if (!what.until_ms)
 		what.until_ms = clock_ms() + AGAIN_UP_TO_MS;
 	if (clock_ms() < what.until_ms)

@@ -394,6 +394,8 @@ int open_file(fuse_req_t req, struct inode *i, struct fuse_file_info *fi, bool f
 	if (r == 0)
 		r = make_handle(&op, fi);
 	if (r) {
+		if (op.flags & O_TRUNC) /* that may be done */
+			notify_queue(op.fs, i->ino);
 		object_unref(op.o);
 		end(op.fs, i);
 		return r;
@@ -539,7 +541,7 @@ static void reply_create(fuse_req_t req, uint64_t parent, const char *name, stru
 	bool taken = false;
 
 	if (r == 0) {
-		r = attr_entry(fs, i, &e);
+		r = attr_entry(fs, i, true, &e);
 		if (r)
 			open_end(fs, handle_take(&fs->handles, fi->fh));
 	}

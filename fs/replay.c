@@ -186,7 +186,7 @@ static int load_object(struct fs *fs, struct inode *i)
 	if (r == -ENOENT && !i->in_db) {
 		r = object_create(fs->store, i->ino, i->a.uid, &i->file.o);
 		if (r == 0) {
-			object_set_codec(i->file.o, META_CODEC_OF(i->a.flags));
+			object_set_codec(i->file.o, meta_codec_of(i->a.flags));
 			object_ref(i->file.o);
 			o = i->file.o;
 		}

@@ -78,6 +78,7 @@ const char *request_name(enum request r);
 /* ---- notify.c: telling the kernel ------------------------------------------------------------ */
 
 struct notifier {
+	pthread_mutex_t flushing; /* held while the kernel writes back for a seek; taken first */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	pthread_t thread;

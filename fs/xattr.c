@@ -289,6 +289,8 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 		r = hold(fs, ino, &i);
 	if (r == 0) {
 		r = control ? remove_control(req, i, control) : remove_stored(fs, i, name);
+		if (r == 0) /* as above */
+			notify_queue(fs, ino);
 		let_go(fs, i);
 	}
 	fuse_reply_err(req, -r);

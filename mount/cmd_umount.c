@@ -142,7 +142,7 @@ static void daemon_close(struct daemon *d)
 static void daemon_wait(const struct daemon *d, bool quiet)
 {
 	struct pollfd p = { .fd = d->pidfd, .events = POLLIN };
-	bool tell = !quiet && isatty(STDERR_FILENO), told = false;
+	bool tell = !quiet, told = false;
 	int n;
 
 	do {
@@ -232,6 +232,21 @@ static int finish(const struct arguments *a, const struct mount_entry *m, const 
 	return KVFS_EXIT_FAILED;
 }
 
+/* Unmounted here, and where mounts are propagated to. A container that was started with the mount has one
+ * of its own, and with it the daemon stays. */
+static bool is_mounted_elsewhere(const struct mount_entry *m)
+{
+	char where[512];
+
+	users_of_mount_elsewhere(m, where, sizeof(where));
+	if (!*where)
+		return false;
+	complain("%s: unmounted here, all is durable, but the mount namespace of %s has it still: the "
+		 "daemon serves it until that ends",
+		 m->point, where);
+	return true;
+}
+
 static int umount_asked(const struct arguments *a, const struct mount_entry *m,
 			const struct daemon *d)
 {
@@ -247,7 +262,9 @@ static int umount_asked(const struct arguments *a, const struct mount_entry *m,
 	if (r < 0 && !a->force)
 		return KVFS_EXIT_FAILED;
 	r = mount_remove(m->point, false);
-	return r < 0 ? complain_removal(m, r) : finish(a, m, d);
+	if (r < 0)
+		return complain_removal(m, r);
+	return is_mounted_elsewhere(m) ? KVFS_EXIT_FAILED : finish(a, m, d);
 }
 
 static int umount_live(const struct arguments *a, const struct mount_entry *m)

@@ -148,6 +148,8 @@ int mountpoint_prepare(const char *path, char ret[static PATH_MAX]);
  * The processes that hold something of the mount, or that file, open or mapped, as "PID (name),
  * ...", for a message; "" when none is to be seen. Looks at a bounded number of descriptors. */
 void users_of_mount(const struct mount_entry *m, char *ret, size_t size);
+/* Those in whose mount namespace, another than the caller's, it is mounted too: there it stays. */
+void users_of_mount_elsewhere(const struct mount_entry *m, char *ret, size_t size);
 struct stat;
 void users_of_file(const struct stat *st, char *ret, size_t size);
 

@@ -21,6 +21,7 @@
 struct sought {
 	unsigned major, minor; /* of the device */
 	uint64_t ino;          /* 0: whatever lies on it */
+	bool mounted;          /* who has it mounted, in another mount namespace than ours */
 };
 
 static bool is_sought(const struct sought *s, unsigned major, unsigned minor, uint64_t ino)
@@ -80,8 +81,41 @@ static bool has_mapping(int proc, const struct sought *s)
 	return found;
 }
 
+static bool same_namespace(int proc)
+{
+	struct stat own, its;
+
+	/* What cannot be looked at is taken for ours. */
+	return stat("/proc/self/ns/mnt", &own) || fstatat(proc, "ns/mnt", &its, 0) ||
+	       (own.st_dev == its.st_dev && own.st_ino == its.st_ino);
+}
+
+static bool has_mounted(int proc, const struct sought *s)
+{
+	int fd = same_namespace(proc) ? -1 : openat(proc, "mountinfo", O_RDONLY | O_CLOEXEC);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+	unsigned major, minor;
+	bool found = false;
+	char line[8192];
+
+	if (!f) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	while (!found && fgets(line, sizeof(line), f))
+		found = sscanf(line, "%*u %*u %u:%u", &major, &minor) == 2 &&
+			is_sought(s, major, minor, 0);
+	fclose(f);
+	return found;
+}
+
 static bool process_uses(int proc, const struct sought *s, unsigned *looks)
 {
+	if (s->mounted) {
+		*looks += 2;
+		return has_mounted(proc, s);
+	}
 	*looks += 2;
 	return leads_there(proc, "cwd", s) || leads_there(proc, "root", s) ||
 	       has_descriptor(proc, s, looks) || has_mapping(proc, s);
@@ -129,6 +163,13 @@ static void find_users(const struct sought *s, char *ret, size_t size)
 		close(proc);
 	}
 	closedir(d);
+}
+
+void users_of_mount_elsewhere(const struct mount_entry *m, char *ret, size_t size)
+{
+	struct sought s = { .major = m->major, .minor = m->minor, .mounted = true };
+
+	find_users(&s, ret, size);
 }
 
 void users_of_mount(const struct mount_entry *m, char *ret, size_t size)

@@ -67,7 +67,7 @@ struct codec_set codec_set(enum codec_choice choice, uint64_t read_rate, unsigne
 	if (choice != CODEC_CHOICE_AUTO || !read_rate)
 		return all;
 	for (size_t i = 0; i < CODEC_CANDIDATES && all.v[i]; i++)
-		if (codec_decode_rate(all.v[i]) * threads > read_rate)
+		if (codec_decode_rate(all.v[i]) > read_rate / threads)
 			fast.v[n++] = all.v[i];
 	return fast;
 }

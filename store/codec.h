@@ -52,7 +52,7 @@ struct codec_set {
  * gives read_rate bytes/s; 0: not known, all of fast. */
 struct codec_set codec_set(enum codec_choice choice, uint64_t read_rate, unsigned threads);
 
-/* Raw bytes/s that one core decodes, measured once, in about a millisecond. */
+/* Raw bytes/s that one core decodes, measured once, in about a millisecond; UINT64_MAX: not known. */
 uint64_t codec_decode_rate(const struct codec *c);
 
 /*

@@ -9,8 +9,12 @@
  * 65,536 elements or the rest of them each plane, the highest byte first: a coded one as u32 length and
  * frame, others as they are; then the bytes that are no whole element.
  */
-#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_compressSequences(), in the library since 1.4.5 */
+#define ZSTD_STATIC_LINKING_ONLY /* for the encoder; decoding is the library's stable part */
 #include <zstd.h>
+
+#if ZSTD_VERSION_NUMBER < 10501
+#error "kvfs needs libzstd 1.5.1 or newer"
+#endif
 
 #include "store/codec.h"
 #include "store/codec_planes.h"
@@ -29,6 +33,7 @@
 #define LEAST  GLANCE /* times WIDEST bytes; planes are as short then, and cheaper */
 #define NOISE  0.975  /* of a plane, from which on coding it is not worth the time */
 #define WORSE  1.02   /* than when the form was found: others are looked at */
+#define POOR   0.95   /* of the length: that was no form */
 #define AGAIN  16     /* chunks */
 #define FRAME  16     /* bytes around a coded plane, about */
 #define BETTER 0.99   /* how much shorter a wider form must be to be taken */
@@ -94,12 +99,24 @@ static struct work *work(void)
 		return NULL;
 	for (unsigned n = 2; n <= SAMPLE; n++)
 		w->n_log_n[n] = n * log2(n);
-	w->c = ZSTD_createCCtx();
 	w->d = ZSTD_createDCtx();
-	if (w->c && w->d && set_up(w->c) && !pthread_setspecific(key, w))
+	if (w->d && !pthread_setspecific(key, w))
 		return w;
 	free_work(w);
 	return NULL;
+}
+
+/* NULL: out of memory, or a library that encodes no more in this way. */
+static ZSTD_CCtx *encoder(struct work *w)
+{
+	if (!w->c) {
+		w->c = ZSTD_createCCtx();
+		if (w->c && !set_up(w->c)) {
+			ZSTD_freeCCtx(w->c);
+			w->c = NULL;
+		}
+	}
+	return w->c;
 }
 
 /* ---- planes ---- */
@@ -241,10 +258,10 @@ static size_t dense_estimate(const void *src, size_t len, void *scratch,
 	double bytes;
 
 	(void)scratch;
-	if (!w || len < (size_t)LEAST * WIDEST)
+	if (!w || !encoder(w) || len < (size_t)LEAST * WIDEST)
 		return SIZE_MAX;
 	bytes = estimate_as_found(w, src, len, n, &params[2]);
-	if (w->uses++ % AGAIN == 0 || bytes > (double)len * w->share * WORSE) {
+	if (w->uses++ % AGAIN == 0 || w->share > POOR || bytes > (double)len * w->share * WORSE) {
 		find_form(w, src, len, n);
 		bytes = estimate_as_found(w, src, len, n, &params[2]);
 		w->share = bytes / (double)len;
@@ -304,7 +321,7 @@ static ssize_t dense_encode(const void *src, size_t len, void *dst, size_t cap,
 	struct work *w = work();
 	size_t left, n;
 
-	if (!w)
+	if (!w || !encoder(w))
 		return -ENOMEM;
 	if (!f || len < params[1])
 		return -EINVAL;

@@ -45,7 +45,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* scratch: three times LENGTH. 0: it cannot be measured. */
+/* scratch: three times LENGTH. */
 static uint64_t measure(const struct codec *c, uint8_t *scratch)
 {
 	uint8_t *raw = scratch, *encoded = scratch + LENGTH, *back = encoded + LENGTH;
@@ -55,25 +55,25 @@ static uint64_t measure(const struct codec *c, uint8_t *scratch)
 
 	make_sample(raw, c == &codec_lz4);
 	if (c->estimate(raw, LENGTH, back, params) == SIZE_MAX)
-		return 0;
+		return UINT64_MAX;
 	n = c->encode(raw, LENGTH, encoded, LENGTH, params);
 	for (unsigned i = 0; n > 0 && i < ROUNDS; i++) {
 		uint64_t begin = now_ns(), took;
 
 		if (c->decode(encoded, (size_t)n, back, LENGTH, params))
-			return 0;
+			return UINT64_MAX;
 		took = now_ns() - begin;
 		least = took < least ? took : least;
 	}
-	return n > 0 ? LENGTH * UINT64_C(1000000000) / (least ? least : 1) : 0;
+	return n > 0 ? LENGTH * UINT64_C(1000000000) / (least ? least : 1) : UINT64_MAX;
 }
 
 static void measure_all(void)
 {
 	uint8_t *scratch = calloc(3, LENGTH);
 
-	for (size_t i = 0; scratch && i < MEASURED; i++)
-		rates[i] = measure(measured[i], scratch);
+	for (size_t i = 0; i < MEASURED; i++)
+		rates[i] = scratch ? measure(measured[i], scratch) : UINT64_MAX;
 	free(scratch);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * meta_schema: the tables of meta.db, made when the file is new and checked when it is not. What
- * each column means is in kvfs-store(5); a change there or here is a new META_FORMAT.
+ * each column means is in kvfs-store(5); a change there or here, or a new codec, is a new META_FORMAT.
  */
 #include "store/meta_impl.h"
 
@@ -157,6 +157,17 @@ static int refuse_newer(const struct meta *m, int64_t version, struct store_erro
 			 m->path, (long long)version, META_FORMAT);
 }
 
+/* What is written from now on an older kvfs would take for damaged. */
+static int raise_format(const struct meta *m, struct meta_conn *c, struct store_error *err)
+{
+	char sql[64];
+	int r;
+
+	snprintf(sql, sizeof(sql), "PRAGMA user_version = %d", META_FORMAT);
+	r = meta_conn_exec(c, sql);
+	return r < 0 ? explain(m, c, r, err) : 0;
+}
+
 /* Ours, and of a format we know? 1: a database without anything in it. */
 static int check_format(const struct meta *m, struct meta_conn *c, struct store_error *err)
 {
@@ -175,6 +186,8 @@ static int check_format(const struct meta *m, struct meta_conn *c, struct store_
 		return refuse_foreign(m, err);
 	if (version > META_FORMAT)
 		return refuse_newer(m, version, err);
+	if (version == 1) /* fewer codecs, nothing else */
+		return m->read_only ? 0 : raise_format(m, c, err);
 	if (version < META_FORMAT)
 		return meta_fail(err, -EUCLEAN,
 				 "%s: damaged (format %lld does not exist): restore it from a copy",

@@ -402,6 +402,20 @@ static void make_wanted_room(struct store *s)
 	object_list_free(v, n);
 }
 
+/* Once there is something to measure by; a device that fails is not asked again. */
+static void measure_device(struct store *s)
+{
+	uint64_t rate;
+	int r;
+
+	if (s->rate_known || s->read_only)
+		return;
+	r = segset_read_rate(s->segs, &rate);
+	if (r == 0)
+		atomic_store(&s->read_rate, rate);
+	s->rate_known = r != -ENODATA;
+}
+
 static void *tier_main(void *arg)
 {
 	struct store *s = arg;
@@ -423,8 +437,7 @@ static void *tier_main(void *arg)
 		/* A sixteenth stays free, so that an opener seldom has to make room itself. */
 		pool_make_room(s, s->opt.hot_bytes / 16, NULL);
 		make_wanted_room(s);
-		if (!atomic_load(&s->read_rate) && s->opt.codec == CODEC_CHOICE_AUTO)
-			atomic_store(&s->read_rate, segset_read_rate(s->segs));
+		measure_device(s);
 		while (!s->read_only && chunk_any_dead(s->chunks) && reap_dead(s, REAP_BATCH) > 0)
 			;
 		pthread_mutex_lock(&s->tier_lock);

@@ -129,9 +129,9 @@ void segset_skip_to(struct segset *s, uint32_t next);
  * for one it did not write. */
 uint64_t segset_used(struct segset *s, uint32_t n);
 
-/* Bytes/s that the device gives to reads of 1 MiB, eight at a time, past the page cache: reads 32 MiB. 0:
- * there is no segment so long, or no O_DIRECT. */
-uint64_t segset_read_rate(struct segset *s);
+/* Bytes/s that the device gives to reads of 1 MiB, eight at a time, past the page cache: reads 32 MiB.
+ * -ENODATA: no segment is so long and full; -EOPNOTSUPP: no O_DIRECT; -EIO, -ENOMEM. */
+int segset_read_rate(struct segset *s, uint64_t *ret);
 
 /* Reads and verifies one record: header, that it says what info says, checksum. payload holds
  * info->stored_len bytes. -EBADMSG when anything does not fit, or nothing is there; -EIO. */

@@ -4,6 +4,7 @@
  */
 #include "store/segment_impl.h"
 
+#include <errno.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,11 +21,12 @@ static uint64_t now_us(void)
 	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* Of the newest, one that begins with so much that was written and not freed since; NULL: there is none. */
+/* Of the newest that are full, one whose beginning was not freed since; NULL: there is none. */
 static struct read_file *find_long(struct segset *s)
 {
 	uint32_t n = segset_active(s);
 
+	n -= n > 0;
 	for (unsigned k = 0; k < TRIES && n; k++, n--) {
 		struct read_file *f;
 
@@ -61,24 +63,29 @@ static int read_all(struct io_ring *ring, int fd, uint8_t *buf)
 	return r;
 }
 
-uint64_t segset_read_rate(struct segset *s)
+int segset_read_rate(struct segset *s, uint64_t *ret)
 {
-	struct read_file *f = segset_is_direct(s) ? find_long(s) : NULL;
 	struct io_ring *ring = NULL;
-	uint64_t took = 0;
+	uint64_t begin, took;
+	struct read_file *f;
 	uint8_t *buf;
+	int r;
 
+	if (!segset_is_direct(s))
+		return -EOPNOTSUPP;
+	f = find_long(s);
 	if (!f)
-		return 0;
+		return -ENODATA;
 	buf = io_buffer_alloc(DEPTH * REQUEST);
-	if (buf && !io_ring_new(s->io, DEPTH, &ring)) {
-		uint64_t begin = now_us();
-
-		if (!read_all(ring, f->fd, buf))
-			took = now_us() - begin;
-	}
+	r = buf ? io_ring_new(s->io, DEPTH, &ring) : -ENOMEM;
+	begin = now_us();
+	if (!r)
+		r = read_all(ring, f->fd, buf);
+	took = now_us() - begin;
 	read_file_put(s, f);
 	io_ring_free(ring);
 	io_buffer_free(buf, DEPTH * REQUEST);
-	return took ? LENGTH * 1000000 / took : 0;
+	if (!r)
+		*ret = LENGTH * 1000000 / (took ? took : 1);
+	return r;
 }

@@ -320,13 +320,20 @@ struct meta_inode {
 	struct timespec atime, mtime, ctime, btime;
 	char *target; /* symlinks: owned by the struct, freed by meta_inode_done(); else NULL */
 };
-#define META_PIN             1u
-#define META_CODEC_MASK      0x70u
-#define META_CODEC(choice)   ((uint32_t)(choice) << 4)
-#define META_CODEC_OF(flags) ((enum codec_choice)(((flags)&META_CODEC_MASK) >> 4))
+#define META_PIN           1u
+#define META_CODEC_MASK    0x70u
+#define META_CODEC(choice) ((uint32_t)(choice) << 4)
 /* What a new inode has from its directory. */
 #define META_INHERITED (META_PIN | META_CODEC_MASK)
 void meta_inode_done(struct meta_inode *i);
+
+/* A number that is no choice, which only another kvfs or an accident has written, is none. */
+static inline enum codec_choice meta_codec_of(uint32_t flags)
+{
+	uint32_t choice = (flags & META_CODEC_MASK) >> 4;
+
+	return choice < CODEC_CHOICES ? (enum codec_choice)choice : CODEC_CHOICE_STORE;
+}
 
 struct meta_dentry {
 	uint64_t id; /* grows with every name made; the readdir cookie */

@@ -184,6 +184,7 @@ struct store {
 	/* fill.c: bytes a second, and what it is estimated from */
 	atomic_uint_fast64_t fill_rate;
 	atomic_uint_fast64_t read_rate; /* of the device, bytes/s; 0: not known yet */
+	bool rate_known;                /* the tier manager's: or never will be */
 	pthread_mutex_t rate_lock;
 	unsigned rate_active; /* windows being filled now */
 	int64_t rate_since_us;

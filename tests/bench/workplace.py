@@ -19,6 +19,9 @@ KVFS = os.path.abspath(os.environ.get("KVFS", os.path.join(BUILD, "kvfs")))
 
 GIB = 1 << 30
 MIB = 1 << 20
+# The kernel checks permissions and keeps what it was told, as it does for kvfs.
+PLAIN_OPTIONS = ("default_permissions,attr_timeout=3600,entry_timeout=3600,"
+                 "negative_timeout=3600")
 MOUNT_LIMIT = 30
 UMOUNT_LIMIT = 120
 WORKER_LIMIT = 300
@@ -333,7 +336,8 @@ class Workplace:
             path = self.path(name)
             os.makedirs(path)
             daemon = subprocess.Popen(
-                [self.workers.path("plainfuse"), backing, path, "-f"], start_new_session=True,
+                [self.workers.path("plainfuse"), backing, path, "-f", "-o", PLAIN_OPTIONS],
+                start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )
             try:

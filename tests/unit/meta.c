@@ -72,6 +72,20 @@ static void by_hand(const char *sql)
 	sqlite3_close(db);
 }
 
+/* Of a query with one number. */
+static void by_hand_gives(const char *sql, int want)
+{
+	sqlite3_stmt *st;
+	sqlite3 *db;
+
+	cr_assert_eq(sqlite3_open(file("meta.db"), &db), SQLITE_OK);
+	cr_assert_eq(sqlite3_prepare_v2(db, sql, -1, &st, NULL), SQLITE_OK);
+	cr_assert_eq(sqlite3_step(st), SQLITE_ROW);
+	cr_assert_eq(sqlite3_column_int(st, 0), want, "%s: %d", sql, sqlite3_column_int(st, 0));
+	sqlite3_finalize(st);
+	sqlite3_close(db);
+}
+
 static struct meta_txn *begin(void)
 {
 	struct meta_txn *t;
@@ -167,10 +181,25 @@ static void closed(void)
 Test(meta, newer_format)
 {
 	closed();
-	by_hand("PRAGMA user_version = 2");
+	by_hand("PRAGMA user_version = 3");
 	refuse(false, -EMEDIUMTYPE,
-	       "meta.db: made by a newer kvfs (format 2, this one knows 1): upgrade kvfs");
+	       "meta.db: made by a newer kvfs (format 3, this one knows 2): upgrade kvfs");
 	refuse(true, -EMEDIUMTYPE, "upgrade kvfs");
+}
+
+/* Format 1 had fewer codecs: what is written from now on must not be met by a kvfs that knows it alone. */
+Test(meta, older_format)
+{
+	closed();
+	by_hand("PRAGMA user_version = 1");
+	reopen(true);
+	closed();
+	by_hand_gives("PRAGMA user_version", 1);
+	reopen(false);
+	closed();
+	by_hand_gives("PRAGMA user_version", 2);
+	by_hand("PRAGMA user_version = 0");
+	refuse(false, -EUCLEAN, "does not exist");
 }
 
 Test(meta, another_program)

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people and other programs write: mount options, sizes, numbers, names of codecs, lines of mountinfo. */
+#include "mount/mount.h"
+#include "tests/fuzz/fuzz.h"
+
+static void options(const char *text)
+{
+	struct mount_options o;
+	char err[OPTIONS_ERROR];
+
+	options_init(&o, UINT64_C(1) << 34);
+	memset(err, 'x', sizeof(err));
+	if (options_parse(&o, text, err))
+		must(memchr(err, '\0', sizeof(err)) && err[0] && !strchr(err, '\n'));
+	else
+		options_check(&o, err);
+	options_done(&o);
+}
+
+/* What is printed of a size is one again, and not much else. */
+static void sizes(const char *text)
+{
+	char again[SIZE_TEXT];
+	uint64_t n, m;
+
+	if (size_parse(text, UINT64_C(1) << 34, &n))
+		return;
+	must(strlen(size_format(n, again)) < SIZE_TEXT);
+	must(!size_parse(again, 0, &m));
+	must(m >= n - n / 16 && m <= n + n / 16 + 1);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
+{
+	static struct mount_entry entry;
+	enum codec_choice choice;
+	uint64_t n;
+	char *text;
+
+	if (!len)
+		return 0;
+	text = text_of(data + 1, len - 1);
+	switch (data[0] % 4) {
+	case 0:
+		if (!strchr(text, '\n'))
+			options(text);
+		break;
+	case 1:
+		sizes(text);
+		break;
+	case 2:
+		mounts_parse(text, &entry);
+		break;
+	default:
+		if (!number_parse(text, 5, 1000, &n))
+			must(n >= 5 && n <= 1000);
+		codec_choice_parse(text, &choice);
+	}
+	free(text);
+	return 0;
+}
