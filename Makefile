@@ -160,7 +160,7 @@ tools: all $(TOOLS)
 
 # libFuzzer is clang's.
 fuzzers: ## build the fuzzers with clang and its sanitizers
-	$(Q)$(MAKE) $(jobs) CC=clang SAN=address,undefined,fuzzer-no-link BUILD='$(BUILD)/fuzzing' fuzz-programs
+	$(Q)$(MAKE) $(jobs) CC=clang NVCC= SAN=address,undefined,fuzzer-no-link BUILD='$(BUILD)/fuzzing' fuzz-programs
 
 fuzz-programs: $(FUZZERS)
 

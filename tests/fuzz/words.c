@@ -26,6 +26,8 @@ static void sizes(const char *text)
 	if (size_parse(text, UINT64_C(1) << 34, &n))
 		return;
 	must(strlen(size_format(n, again)) < SIZE_TEXT);
+	if (n >> 50) /* units go to T */
+		return;
 	must(!size_parse(again, 0, &m));
 	must(m >= n - n / 16 && m <= n + n / 16 + 1);
 }
