@@ -26,6 +26,39 @@ class Row:
         }
 
 
+class Table:
+    """Figures without a rival: columns, and rows of words and numbers."""
+
+    def __init__(self, title, columns):
+        self.title, self.columns, self.rows = title, columns, []
+
+    def add(self, *row):
+        self.rows.append(row)
+
+    def as_json(self):
+        return [dict(zip(self.columns, row)) for row in self.rows]
+
+    def __str__(self):
+        return aligned([self.columns] + [tuple(c if isinstance(c, str) else f"{c:.2f}"
+                                               if isinstance(c, float) else str(c) for c in row)
+                                         for row in self.rows],
+                       [j for j, c in enumerate(self.rows[0]) if isinstance(c, str)])
+
+
+def aligned(cells, left, same=1):
+    """Lines of columns; where the first is that of the line before, so many are left out."""
+    width = [max(len(c[i]) for c in cells) for i in range(len(cells[0]))]
+    lines = []
+    for i, c in enumerate(cells):
+        if i and c[0] == cells[i - 1][0]:
+            c = ("",) * same + c[same:]
+        lines.append("  ".join(
+            c[j].ljust(width[j]) if j in left else c[j].rjust(width[j]) for j in range(len(c))
+        ).rstrip())
+    lines.insert(1, "  ".join("-" * w for w in width))
+    return "\n".join(lines)
+
+
 def number(x):
     return f"{x:.3g}" if x < 100 else f"{x:.0f}"
 
@@ -38,17 +71,7 @@ def table(rows):
         goal = ("", "") if r.goal is None else (f"{r.goal:.2f}", "yes" if r.met() else "NO")
         cells.append((r.name, number(r.kvfs), r.unit, r.rival, number(r.value), f"{r.ratio:.2f}",
                       spread, *goal))
-    width = [max(len(c[i]) for c in cells) for i in range(len(head))]
-    left = (0, 2, 3)
-    lines = []
-    for i, c in enumerate(cells):
-        if i and c[0] == cells[i - 1][0]:
-            c = ("", "", "") + c[3:]
-        lines.append("  ".join(
-            c[j].ljust(width[j]) if j in left else c[j].rjust(width[j]) for j in range(len(c))
-        ).rstrip())
-    lines.insert(1, "  ".join("-" * w for w in width))
-    return "\n".join(lines)
+    return aligned(cells, (0, 2, 3), same=3)
 
 
 def verdict(rows):
@@ -60,9 +83,10 @@ def verdict(rows):
     return "\n".join(lines)
 
 
-def write_json(path, machine, rows):
+def write_json(path, machine, rows, tables):
     with open(path, "w") as f:
-        json.dump({"machine": machine, "results": [r.as_json() for r in rows]}, f, indent=1)
+        json.dump({"machine": machine, "results": [r.as_json() for r in rows],
+                   "tables": {name: t.as_json() for name, t in tables.items()}}, f, indent=1)
         f.write("\n")
 
 
@@ -98,6 +122,38 @@ def write_svg(path, rows, machine):
                        '</text>')
     for i, r in enumerate(rows):
         out += bar(r, TOP + i * (BAR + 6), x)
+    out.append("</svg>\n")
+    with open(path, "w") as f:
+        f.write("\n".join(out))
+
+
+SHADES = ["#b8c4ce", "#5b7c99", "#1f3d5a"]
+
+
+def write_codecs_svg(path, table, machine):
+    """Ratios of the codecs by element, a bar each, from 1 on."""
+    most = max(row[2] for row in table.rows)
+
+    def x(ratio):
+        return LEFT + WIDTH * (ratio - 1) / max(most - 1, 0.1)
+
+    height = TOP + (BAR + 2) * len(table.rows) + 30
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + RIGHT}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20" font-size="15">{escape(table.title)}: raw bytes to stored bytes</text>',
+        f'<text x="10" y="38" fill="#666">{escape(machine["cpu"])}; decode in GB/s behind each</text>',
+    ]
+    names = list(dict.fromkeys(row[1] for row in table.rows))
+    for i, (element, codec, ratio, _, decode) in enumerate(table.rows):
+        y = TOP + i * (BAR + 2)
+        if not i or table.rows[i - 1][0] != element:
+            out.append(f'<text x="{LEFT - 60}" y="{y + BAR - 4}" text-anchor="end">{escape(element)}</text>')
+        out.append(f'<text x="{LEFT - 8}" y="{y + BAR - 4}" text-anchor="end" fill="#666">{escape(codec)}</text>')
+        out.append(f'<rect x="{LEFT}" y="{y}" width="{max(x(ratio) - LEFT, 1):.1f}" height="{BAR}" '
+                   f'fill="{SHADES[names.index(codec) % len(SHADES)]}"/>')
+        out.append(f'<text x="{max(x(ratio), LEFT) + 6:.1f}" y="{y + BAR - 4}">{ratio:.2f}, {decode:.1f}</text>')
     out.append("</svg>\n")
     with open(path, "w") as f:
         f.write("\n".join(out))

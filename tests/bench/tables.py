@@ -1,0 +1,113 @@
+"""What has no rival: how short codecs make elements of each kind, and what dedup finds."""
+
+import glob
+import json
+import os
+import random
+import struct
+
+from measures import group
+from workplace import MIB, TOP, command
+
+KINDS = ["bf16", "bf16-channels", "fp16", "e4m3", "e5m2", "f32", "bf16-in-f32", "q8_0", "q4_0",
+         "noise"]
+CHOICES = ["lz4", "fast", "dense"]
+TOKEN = 8 * 128 * 2  # bytes of a token in a slab of an 8B model's layer: heads, channels, bf16
+
+
+@group("codec-table")
+def codecs(bench):
+    """Each kind of element by each choice of codecs, chunks of 64 KiB, one core."""
+    table = bench.table("codec-table", "codecs on one core, chunks of 64 KiB; generated but for the last",
+                        ("element", "codec", "ratio", "encode GB/s", "decode GB/s"))
+    real = os.path.join(TOP, "tests", "data", "story_000.ggsq2")
+    for kind in KINDS + [real]:
+        for choice in CHOICES:
+            ratio, encode, decode = command(bench.place.workers.path("codecs"), kind, choice).split()
+            table.add("fp16, real" if kind == real else kind, choice, float(ratio),
+                      float(encode) / 1e9, float(decode) / 1e9)
+
+
+class Slabs:
+    """Keys and values of one layer, token by token: every file begins like this and ends as its own."""
+
+    def __init__(self, seed, tokens):
+        self.random = random.Random(seed)
+        self.slabs = [self.random.randbytes(tokens * TOKEN) for _ in range(2)]
+
+    def file(self, path, tokens, shared):
+        """A safetensors file of [2, tokens, 8, 128] bf16 whose header has a length of its own."""
+        header = json.dumps({
+            "kv": {"dtype": "BF16", "shape": [2, tokens, 8, 128], "data_offsets": [0, 2 * tokens * TOKEN]},
+            "__metadata__": {"prompt": "x" * self.random.randrange(1, 200)},
+        }).encode()
+        header += b" " * (-len(header) % 8)
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(header)) + header)
+            for slab in self.slabs:
+                f.write(slab[:shared * TOKEN])
+                f.write(self.random.randbytes((tokens - shared) * TOKEN))
+        return 2 * tokens * TOKEN
+
+
+class Dedup:
+    def __init__(self, bench, mount):
+        self.mount = mount
+        self.table = bench.table("dedup-table", "what dedup finds",
+                                 ("what", "written MiB", "could be shared MiB", "found", "chunks"))
+
+    def measure(self, what, make):
+        """make(folder) writes and returns (bytes written, of them such as were there before)."""
+        folder = os.path.join(self.mount.dir, what.replace(" ", "-").replace(",", ""))
+        os.makedirs(folder)
+        self.mount.settle()
+        unique, chunks = self.mount.number("unique_bytes"), self.mount.number("chunks")
+        written, there = make(folder)
+        self.mount.settle()
+        new = self.mount.number("unique_bytes") - unique
+        self.table.add(what, written / MIB, there / MIB, (written - new) / there,
+                       self.mount.number("chunks") - chunks)
+
+
+@group("dedup-table")
+def dedup(bench):
+    """Content that was there before, in the ways it comes back."""
+    with bench.place.kvfs(hot=1 << 30, warm=1 << 28, idle=3600) as mount:
+        d = Dedup(bench, mount)
+        first = os.path.join(mount.dir, "first")
+        os.makedirs(first)
+        slabs = Slabs(1, 8000)
+        size = slabs.file(os.path.join(first, "a"), 6000, 0)
+
+        def copied(folder):
+            command("cp", "-r", first, folder)
+            return size, size
+
+        def again(folder):
+            with open(os.path.join(first, "a"), "rb") as f, open(os.path.join(folder, "a"), "wb") as t:
+                while block := f.read(MIB):
+                    t.write(block)
+            return size, size
+
+        def real(folder):
+            written = there = 0
+            # 300 of 400, 400 and 350 tokens are the same prompt, computed for each.
+            for n, path in enumerate(sorted(glob.glob(os.path.join(TOP, "tests/data/prefix300_*")))):
+                command("cp", path, folder)
+                written += os.path.getsize(path)
+                there += os.path.getsize(path) * 300 // (350 if "350" in path else 400) if n else 0
+            return written, there
+
+        def prefixes(folder):
+            written = there = longest = 0
+            for n, tokens in enumerate([2000, 7100, 2500, 4100, 3000, 8000, 6200, 5000]):
+                shared = tokens * 9 // 10
+                written += slabs.file(os.path.join(folder, str(n)), tokens, shared)
+                there += 2 * min(shared, longest) * TOKEN
+                longest = max(longest, shared)
+            return written, there
+
+        d.measure("copied", copied)
+        d.measure("saved again", again)
+        d.measure("prefix computed again, real fp16 slot files", real)
+        d.measure("prefix of 2000 to 8000 tokens, safetensors", prefixes)
