@@ -129,6 +129,7 @@ static void set_identity(json_t *j, struct fs *fs, const struct fs_status *st)
 	set_bool(j, "read_only", fs->opt.read_only);
 	set_bool(j, "allow_other", fs->opt.allow_other);
 	set_text(j, "codec", codec_choice_name(st->store.codec));
+	set_text(j, "dedup", dedup_scope_name(st->store.dedup));
 	set_count(j, "read_rate", st->store.read_rate);
 	set_bool(j, "o_direct", st->store.direct_io);
 	set_bool(j, "io_uring", st->store.io_uring);

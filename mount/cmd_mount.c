@@ -78,6 +78,8 @@ static const struct argp argp = {
 	       "  open_wait=MS     an open may wait so long for its file (default: 500)\n"
 	       "  codec=CHOICE     how chunks are encoded: auto, fast, dense, lz4, none\n"
 	       "                   (default: auto)\n"
+	       "  dedup=SCOPE      whose files share content: owner, store, none\n"
+	       "                   (default: owner)\n"
 	       "  nopassthrough    all reads and writes go through the daemon\n"
 	       "  allow_other      other users may enter\n"
 	       "  ro               read-only\n"

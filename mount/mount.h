@@ -69,6 +69,7 @@ struct mount_options {
 	uint64_t hot, warm; /* bytes; 0: the store's default */
 	unsigned idle_s, commit_s, open_wait_ms;
 	enum codec_choice codec;
+	enum dedup_scope dedup;
 	bool nopassthrough;
 	bool allow_other;
 	bool read_only;

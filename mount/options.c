@@ -26,6 +26,7 @@ enum option_kind {
 	OPTION_IGNORE, /* of mount(8) or systemd, or what is so anyway */
 	OPTION_REFUSE, /* known and not possible here; help says why */
 	OPTION_CODEC,
+	OPTION_DEDUP,
 	OPTION_RUNDIR,
 	OPTION_TESTMASK,
 };
@@ -47,6 +48,7 @@ static const struct option options[] = {
 	{ "commit", OPTION_NUMBER, FIELD(commit_s), 1, 3600, "seconds" },
 	{ "open_wait", OPTION_NUMBER, FIELD(open_wait_ms), 0, OPEN_WAIT_MAX, "milliseconds" },
 	{ "codec", OPTION_CODEC, 0, 0, 0, NULL },
+	{ "dedup", OPTION_DEDUP, 0, 0, 0, NULL },
 	{ "nopassthrough", OPTION_FLAG, FIELD(nopassthrough), 0, 0, NULL },
 	{ "allow_other", OPTION_FLAG, FIELD(allow_other), 0, 0, NULL },
 	{ "ro", OPTION_FLAG, FIELD(read_only), 0, 0, NULL },
@@ -199,6 +201,13 @@ static int option_codec(struct mount_options *o, const char *value, char err[sta
 	return 0;
 }
 
+static int option_dedup(struct mount_options *o, const char *value, char err[static OPTIONS_ERROR])
+{
+	if (dedup_scope_parse(value, &o->dedup))
+		return FAIL(err, "dedup=%.100s: no such scope: use owner, store or none", value);
+	return 0;
+}
+
 /* Words joined by '+' as ',' already parts the options. */
 static int option_testmask(struct mount_options *o, const char *value,
 			   char err[static OPTIONS_ERROR])
@@ -227,7 +236,7 @@ static int option_testmask(struct mount_options *o, const char *value,
 static bool option_takes_value(enum option_kind kind)
 {
 	return kind == OPTION_SIZE || kind == OPTION_NUMBER || kind == OPTION_CODEC ||
-	       kind == OPTION_RUNDIR || kind == OPTION_TESTMASK;
+	       kind == OPTION_DEDUP || kind == OPTION_RUNDIR || kind == OPTION_TESTMASK;
 }
 
 static int option_apply(struct mount_options *o, const struct option *opt, const char *value,
@@ -249,6 +258,8 @@ static int option_apply(struct mount_options *o, const struct option *opt, const
 		return 0;
 	case OPTION_CODEC:
 		return option_codec(o, value, err);
+	case OPTION_DEDUP:
+		return option_dedup(o, value, err);
 	case OPTION_RUNDIR:
 		return option_rundir(o, value, err);
 	case OPTION_TESTMASK:

@@ -45,6 +45,7 @@ static int server_open_store(struct server *s)
 		.idle_s = o->idle_s,
 		.open_wait_ms = o->open_wait_ms,
 		.codec = o->codec,
+		.dedup = o->dedup,
 		.read_only = o->read_only,
 		.hooks = { .arg = &s->fs,
 			   .log = log_hook,

@@ -10,6 +10,7 @@
 #include "store/chunker.h"
 #include "store/store_impl.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +51,42 @@ static bool is_same(struct store *s, struct chunk *c, const char *data, char *en
 	return equal(c, encoded, data, raw);
 }
 
+static const char *const scopes[DEDUP_SCOPES] = { "owner", "store", "none" };
+
+const char *dedup_scope_name(enum dedup_scope scope)
+{
+	return scopes[scope];
+}
+
+int dedup_scope_parse(const char *name, enum dedup_scope *ret)
+{
+	for (unsigned i = 0; i < DEDUP_SCOPES; i++)
+		if (!strcmp(name, scopes[i])) {
+			*ret = (enum dedup_scope)i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+uint32_t dedup_tenant(struct object *o)
+{
+	uint32_t tenant;
+
+	pthread_mutex_lock(&o->mu);
+	tenant = o->store->opt.dedup == DEDUP_STORE ? TENANT_ALL : o->tenant;
+	pthread_mutex_unlock(&o->mu);
+	return tenant;
+}
+
+/* The next one after last, whose reference it takes over. */
+static struct chunk *candidate(struct store *s, uint32_t tenant, const struct cut *cut,
+			       struct chunk *last)
+{
+	if (s->opt.dedup == DEDUP_NONE)
+		return NULL;
+	return chunk_find(s->chunks, tenant, cut->hash, cut->len, last);
+}
+
 void dedup_first(struct store *s, uint32_t tenant, struct cut *cut, size_t n, const char *data,
 		 char *scratch)
 {
@@ -58,7 +95,7 @@ void dedup_first(struct store *s, uint32_t tenant, struct cut *cut, size_t n, co
 	size_t reqs = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		struct chunk *c = chunk_find(s->chunks, tenant, cut[i].hash, cut[i].len, NULL);
+		struct chunk *c = candidate(s, tenant, &cut[i], NULL);
 
 		cut[i].chunk = c;
 		cut[i].same = false;
@@ -84,7 +121,7 @@ struct chunk *dedup_next(struct store *s, uint32_t tenant, const struct cut *cut
 
 	if (cut->same)
 		return c;
-	while ((c = chunk_find(s->chunks, tenant, cut->hash, cut->len, c)))
+	while ((c = candidate(s, tenant, cut, c)))
 		if (is_same(s, c, data + cut->at, scratch, scratch + CHUNK_MAX))
 			return c;
 	return NULL;

@@ -37,6 +37,7 @@ struct settle {
 	bool quiet; /* no hidden writer was left when it began */
 	uint32_t epoch;
 	struct codec_set codecs;
+	uint32_t tenant;
 	struct region *region;
 	size_t regions, region_cap;
 	struct extent *ext;
@@ -99,7 +100,7 @@ static int store_chunk(struct settle *t, const struct cut *cut, struct chunk **r
 	struct record_info info = {
 		.chunk_id = chunk_next_id(t->s->chunks),
 		.hash = cut->hash,
-		.tenant = t->o->tenant,
+		.tenant = t->tenant,
 		.raw_len = cut->len,
 		.stored_len = (uint32_t)cut->stored,
 		.codec = cut->codec->id,
@@ -142,7 +143,7 @@ static int place_cuts(struct settle *t, uint64_t off)
 
 	for (i = 0; i < t->cuts && !r; i++) {
 		const struct cut *cut = &t->cut[i];
-		struct chunk *c = dedup_next(s, t->o->tenant, cut, t->window, t->compare);
+		struct chunk *c = dedup_next(s, t->tenant, cut, t->window, t->compare);
 
 		if (c)
 			atomic_fetch_add(&s->dedup_total, cut->len);
@@ -172,7 +173,7 @@ static int add_cuts(struct settle *t, uint64_t off)
 
 	if (r)
 		return r;
-	dedup_first(t->s, t->o->tenant, t->cut, t->cuts, t->window, t->compare);
+	dedup_first(t->s, t->tenant, t->cut, t->cuts, t->window, t->compare);
 	encode_cuts(t);
 	segset_run_begin(t->s->segs);
 	r = place_cuts(t, off);
@@ -531,6 +532,7 @@ int object_settle(struct object *o)
 		r = -EIO;
 	} else if (object_is_dirty(o)) {
 		t.codecs = codecs_of(o);
+		t.tenant = dedup_tenant(o);
 		r = settle_buffers(&t);
 		for (int i = 0; !r; i++) {
 			/* Somebody who truncates all the time is made to wait in the end. */

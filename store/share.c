@@ -97,7 +97,10 @@ static int check_target(struct share *sh)
 {
 	struct object *o = sh->to;
 
-	if (o->discarded || o->tenant != sh->from->tenant || o->all_dirty)
+	enum dedup_scope scope = o->store->opt.dedup;
+
+	if (o->discarded || o->all_dirty || scope == DEDUP_NONE ||
+	    (scope == DEDUP_OWNER && o->tenant != sh->from->tenant))
 		return -EOPNOTSUPP;
 	if (sh->to_off > OBJECT_MAX || sh->len > OBJECT_MAX - sh->to_off)
 		return -EFBIG;

@@ -531,6 +531,7 @@ void store_status(struct store *s, struct store_status *ret)
 		.damaged_reads_total = atomic_load(&s->damaged_total),
 		.evicted_files_total = atomic_load(&s->evicted_total),
 		.codec = s->opt.codec,
+		.dedup = s->opt.dedup,
 		.read_rate = atomic_load(&s->read_rate),
 		.direct_io = segset_is_direct(s->segs),
 		.io_uring = segset_is_uring(s->segs),

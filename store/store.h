@@ -57,6 +57,16 @@ const char *codec_choice_name(enum codec_choice choice);
 /* -EINVAL: no such choice. */
 int codec_choice_parse(const char *name, enum codec_choice *ret);
 
+/* Whose files may share a chunk. */
+enum dedup_scope {
+	DEDUP_OWNER, /* those of one owner (uid) */
+	DEDUP_STORE, /* all that are settled so: who may write a file can find out what others hold */
+	DEDUP_NONE,
+	DEDUP_SCOPES,
+};
+const char *dedup_scope_name(enum dedup_scope scope);
+int dedup_scope_parse(const char *name, enum dedup_scope *ret); /* -EINVAL */
+
 struct store_options {
 	const char *path;      /* the store directory; created when missing */
 	const char *rundir;    /* NULL: chosen from the store's path and the caller's rights */
@@ -65,6 +75,7 @@ struct store_options {
 	unsigned idle_s;       /* a hot file not used for so long goes warm */
 	unsigned open_wait_ms; /* an open may wait so long for its fill */
 	enum codec_choice codec;
+	enum dedup_scope dedup;
 	bool read_only; /* the store is not written; the run directory is: images are filled there */
 	struct store_hooks hooks;
 };
@@ -121,6 +132,7 @@ struct store_status {
 	uint64_t damaged_reads_total; /* EIO answers */
 	uint64_t evicted_files_total;
 	enum codec_choice codec;
+	enum dedup_scope dedup;
 	uint64_t read_rate; /* of the store's device, bytes/s; 0: not measured yet */
 	bool direct_io;     /* segments are written with O_DIRECT */
 	bool io_uring;

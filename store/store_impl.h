@@ -290,6 +290,11 @@ void image_restore_mtime(struct object *o);
 uint64_t object_blocks(uint64_t size); /* blocks of a file of that size */
 
 /* ---- dedup.c: content the store has already ---- */
+#define TENANT_ALL UINT32_MAX /* of chunks that belong to all; no uid */
+
+/* The tenant of what an object's settle stores. */
+uint32_t dedup_tenant(struct object *o);
+
 struct cut {
 	size_t at; /* in the data */
 	uint32_t len;

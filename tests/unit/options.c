@@ -57,7 +57,7 @@ Test(options, defaults)
 
 Test(options, own)
 {
-	accept("hot=1.5G,warm=25%,idle=60,commit=1,open_wait=0,codec=dense,nopassthrough,allow_other,ro,"
+	accept("hot=1.5G,warm=25%,idle=60,commit=1,open_wait=0,codec=dense,dedup=store,nopassthrough,allow_other,ro,"
 	       "rundir=/run/kv");
 	cr_assert_eq(opt.hot, UINT64_C(3) << 29);
 	cr_assert_eq(opt.warm, MEMORY / 4);
@@ -65,6 +65,7 @@ Test(options, own)
 	cr_assert_eq(opt.commit_s, 1);
 	cr_assert_eq(opt.open_wait_ms, 0);
 	cr_assert_eq(opt.codec, CODEC_CHOICE_DENSE);
+	cr_assert_eq(opt.dedup, DEDUP_STORE);
 	cr_assert(opt.nopassthrough && opt.allow_other && opt.read_only);
 	cr_assert_str_eq(opt.rundir, "/run/kv");
 }
@@ -113,6 +114,7 @@ Test(options, refused)
 	refuse("commit=9999", "commit=9999");
 	refuse("open_wait=-3", "open_wait=-3");
 	refuse("codec=zip", "codec=zip");
+	refuse("dedup=all", "dedup=all");
 	refuse("codec=store", "codec=store");
 	refuse("codec=", "codec");
 	refuse("ro=yes", "ro=yes");
