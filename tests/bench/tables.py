@@ -111,3 +111,25 @@ def dedup(bench):
         d.measure("saved again", again)
         d.measure("prefix computed again, real fp16 slot files", real)
         d.measure("prefix of 2000 to 8000 tokens, safetensors", prefixes)
+
+
+@group("replay-table")
+def replay(bench):
+    """Traces of requests, as an engine keeps them: one layer, tokens an eighth of the real size."""
+    requests = 200 if bench.quick else 1000
+    table = bench.table("replay-table", f"the first {requests} requests of a trace, sessions of one layer",
+                        ("trace", "hot MiB", "written MiB", "trace's own MiB", "unique beyond it %",
+                         "stored MiB", "hot %", "warm %", "cold %", "write ms", "read ms"))
+    for trace in "conversation", "synthetic":
+        for hot in 1024, 256:
+            with bench.place.kvfs(hot=hot * MIB, warm=hot * MIB // 2, idle=3600) as mount:
+                path = os.path.join(TOP, "tests", "data", "traces", f"{trace}_1000.jsonl")
+                got = json.loads(command(bench.place.workers.path("replay"), mount.dir, path,
+                                         str(requests), "1", "8"))
+                mount.settle()
+                opened = max(got["hot"] + got["warm"] + got["cold"], 1)
+                table.add(trace, hot, got["written"] / MIB, got["distinct"] / MIB,
+                          100 * (mount.number("unique_bytes") / got["distinct"] - 1),
+                          mount.number("stored_bytes") / MIB,
+                          *(100 * got[t] / opened for t in ("hot", "warm", "cold")),
+                          1000 * got["write_s"] / requests, 1000 * got["read_s"] / opened)
