@@ -140,7 +140,7 @@ static bool is_as_said(struct inode *i)
 {
 	struct object_stat os;
 
-	if (!i->file.o)
+	if (!i->file.o || i->discarded) /* the object of what is discarded may be gone */
 		return false;
 	object_stat(i->file.o, &os);
 	i->file.mappable &= os.dirty || os.writer || i->nopen;
