@@ -55,7 +55,7 @@ struct chunker chunker_for(uint64_t file_size)
 
 	if (file_size < 1u << 20)
 		average = CHUNK_MIN_AVERAGE;
-	else if (file_size < 16u << 20)
+	else if (file_size < 4u << 20)
 		average = CHUNK_MIN_AVERAGE * 8;
 
 	/* A cut every 2^bits words behind min gives the other half of the average. */

@@ -17,8 +17,8 @@
 #include <stdint.h>
 
 #define CHUNK_MIN_AVERAGE 1024u
-#define CHUNK_MAX_AVERAGE 65536u
-#define CHUNK_MAX         (4u * CHUNK_MAX_AVERAGE) /* no chunk is longer */
+#define CHUNK_MAX_AVERAGE 32768u
+#define CHUNK_MAX         262144u /* no chunk is longer; an earlier kvfs made such */
 
 struct chunker {
 	uint32_t min, average, max; /* bytes, multiples of 4; average a power of two */
@@ -26,11 +26,11 @@ struct chunker {
 };
 
 /*
- * The sizes for a file of so many bytes. The average is 1 KiB below 1 MiB, 8 KiB below 16 MiB, else
- * 64 KiB; min = average / 2, max = average * 4. Few and wide steps, as a session that outgrows one
- * shares nothing with what it was before. In each slab about two averages of a shared prefix are
- * lost, and a slab is between a 160th of a file (all layers of a large model) and half of one (one
- * layer).
+ * The sizes for a file of so many bytes. The average is 1 KiB below 1 MiB, 8 KiB below 4 MiB, else
+ * 32 KiB; min = average / 2, max = average * 4. Few and wide steps, and none where layers of real models
+ * lie, as a session that outgrows one shares nothing with what it was before. In each slab about two
+ * averages of a shared prefix are lost, and a slab is between a 160th of a file (all layers of a large
+ * model) and half of one (one layer).
  */
 struct chunker chunker_for(uint64_t file_size);
 
