@@ -14,8 +14,8 @@
 #include <syslog.h>
 
 #define BATCH 4096u
-/* Others wait for an fsync meanwhile, 0.17 s with 500,000 of them. A bound of rounds: what is asked for comes at once, and a
- * removed directory takes what is left in it along. */
+/* Others wait for an fsync meanwhile, 0.17 s with 500,000 of them. A bound of rounds: what is asked for
+ * comes at once, and a removed directory takes what is left in it along. */
 #define BATCH_EXTENTS 300000u
 /* A file that is renamed and written without end could make an fsync start over without end. */
 #define RETRIES 100

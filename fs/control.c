@@ -386,16 +386,13 @@ struct choosing {
 static int choose_codec(void *arg, struct inode *i)
 {
 	struct choosing *h = arg;
-	struct object *o = object_of(h->fs, i);
-	int r;
+	int r = set_flags(h->fs, i, META_CODEC_MASK, META_CODEC(h->choice));
 
-	if (!o)
-		return 0;
-	r = set_flags(h->fs, i, META_CODEC_MASK, META_CODEC(h->choice));
+	/* One that is not in memory gets it when it is loaded. */
 	ns_lock(h->fs);
-	object_set_codec(o, meta_codec_of(i->a.flags));
+	if (i->file.o && !i->discarded)
+		object_set_codec(i->file.o, meta_codec_of(i->a.flags));
 	ns_unlock(h->fs);
-	object_unref(o);
 	return r;
 }
 
@@ -439,8 +436,9 @@ int control_set(struct caller *c, struct inode *i, const char *name, const char 
 			return pin(c, i, true);
 		return is_word(value, len, "0") ? pin(c, i, false) : -EINVAL;
 	}
-	for (unsigned k = 0; !strcmp(name, "codec") && k < CODEC_CHOICES; k++)
-		if (is_word(value, len, codec_choice_name(k)))
-			return set_codec(c, i, k);
+	if (!strcmp(name, "codec"))
+		for (unsigned k = 0; k < CODEC_CHOICES; k++)
+			if (is_word(value, len, codec_choice_name(k)))
+				return set_codec(c, i, k);
 	return -EINVAL;
 }

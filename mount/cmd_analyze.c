@@ -199,12 +199,11 @@ static int print_json(const struct job *j)
 
 /* ---- The files -------------------------------------------------------------------------------- */
 
-static int done(void *arg, uint64_t bytes)
+static void done(void *arg, uint64_t bytes)
 {
 	struct job *j = arg;
 
 	progress_add(&j->progress, 0, bytes);
-	return 0;
 }
 
 static void complain_file(struct job *j, const char *path, int error)

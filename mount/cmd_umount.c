@@ -234,16 +234,16 @@ static int finish(const struct arguments *a, const struct mount_entry *m, const 
 
 /* Unmounted here, and where mounts are propagated to. A container that was started with the mount has one
  * of its own, and with it the daemon stays. */
-static bool is_mounted_elsewhere(const struct mount_entry *m)
+static bool is_mounted_elsewhere(const struct mount_entry *m, bool durable)
 {
 	char where[512];
 
 	users_of_mount_elsewhere(m, where, sizeof(where));
 	if (!*where)
 		return false;
-	complain("%s: unmounted here, all is durable, but the mount namespace of %s has it still: the "
-		 "daemon serves it until that ends",
-		 m->point, where);
+	complain("%s: unmounted here%s, but the mount namespace of %s has it still: the daemon serves it "
+		 "until that ends",
+		 m->point, durable ? ", all is durable" : "", where);
 	return true;
 }
 
@@ -251,6 +251,7 @@ static int umount_asked(const struct arguments *a, const struct mount_entry *m,
 			const struct daemon *d)
 {
 	int r = make_durable(m->point);
+	bool durable = r == 0;
 
 	/* It may die while it is asked. */
 	if (mount_error_is_dead(r))
@@ -264,7 +265,7 @@ static int umount_asked(const struct arguments *a, const struct mount_entry *m,
 	r = mount_remove(m->point, false);
 	if (r < 0)
 		return complain_removal(m, r);
-	return is_mounted_elsewhere(m) ? KVFS_EXIT_FAILED : finish(a, m, d);
+	return is_mounted_elsewhere(m, durable) ? KVFS_EXIT_FAILED : finish(a, m, d);
 }
 
 static int umount_live(const struct arguments *a, const struct mount_entry *m)

@@ -4,6 +4,7 @@
  * settles, with every choice of codecs in turn, and timed on the way. Sharing is by hash alone, as nothing
  * depends on it here.
  */
+#include "store/clock.h"
 #include "store/codec.h"
 #include "store/cutter.h"
 #include "store/element.h"
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <uthash.h>
 
@@ -92,31 +92,23 @@ static int see(struct analyzer *a, struct hash128 hash)
 	return 1;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* One chunk by one choice. */
 static int try_choice(struct analyzer *a, const char *chunk, size_t len, unsigned k,
 		      struct analysis *ret)
 {
 	struct codec_set set = codec_set(analyze_choices[k], 0, 1);
 	uint8_t params[CODEC_PARAMS];
-	uint64_t begin = now_ns();
+	int64_t begin = now_ns();
 	const struct codec *c;
 	size_t stored;
 	int r;
 
 	c = codec_encode(&set, chunk, len, a->encoded, &stored, params);
-	ret->by[k].encode_ns += now_ns() - begin;
+	ret->by[k].encode_ns += (uint64_t)(now_ns() - begin);
 	ret->by[k].stored += stored;
 	begin = now_ns();
 	r = c->decode(c->id == CODEC_RAW ? chunk : a->encoded, stored, a->back, len, params);
-	ret->by[k].decode_ns += now_ns() - begin;
+	ret->by[k].decode_ns += (uint64_t)(now_ns() - begin);
 	return !r && memcmp(a->back, chunk, len) ? -EBADMSG : r;
 }
 
@@ -178,8 +170,8 @@ static int fill_window(struct analyzer *a, int fd, size_t have, size_t *ret_have
 	return n < 0 ? (int)n : n == 0;
 }
 
-int analyzer_file(struct analyzer *a, int fd, int (*read_done)(void *arg, uint64_t bytes),
-		  void *arg, struct analysis *ret)
+int analyzer_file(struct analyzer *a, int fd, void (*done)(void *arg, uint64_t bytes), void *arg,
+		  struct analysis *ret)
 {
 	struct cutter c = { .window = a->window };
 	size_t have = 0;
@@ -198,8 +190,7 @@ int analyzer_file(struct analyzer *a, int fd, int (*read_done)(void *arg, uint64
 		c.len = have;
 		c.at = c.zero_page = 0;
 		r = add_window(a, &c, ret);
-		if (!r)
-			r = read_done(arg, c.at);
+		done(arg, c.at);
 		c.off += c.at;
 		have -= c.at;
 		memmove(a->window, a->window + c.at, have);

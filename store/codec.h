@@ -58,8 +58,8 @@ uint64_t codec_decode_rate(const struct codec *c);
 /*
  * Encodes with the codec that a sample of the chunk says is best, of those of the set; raw when the gain
  * is below 1/64 of the length, by the sample or on the whole. dst must hold len bytes: the result is never
- * longer. Returns the codec; *ret_len its length. With the raw codec the encoded form is src itself, and what is in dst means
- * nothing.
+ * longer. Returns the codec; *ret_len its length. With the raw codec the encoded form is src itself, and
+ * what is in dst means nothing.
  */
 const struct codec *codec_encode(const struct codec_set *set, const void *src, size_t len,
 				 void *dst, size_t *ret_len, uint8_t params[CODEC_PARAMS]);

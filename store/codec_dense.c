@@ -255,13 +255,14 @@ static size_t dense_estimate(const void *src, size_t len, void *scratch,
 {
 	size_t n = len / WIDEST - 1;
 	struct work *w = work();
-	double bytes;
+	double bytes = INFINITY;
 
 	(void)scratch;
 	if (!w || !encoder(w) || len < (size_t)LEAST * WIDEST)
 		return SIZE_MAX;
-	bytes = estimate_as_found(w, src, len, n, &params[2]);
-	if (w->uses++ % AGAIN == 0 || w->share > POOR || bytes > (double)len * w->share * WORSE) {
+	if (w->uses++ % AGAIN && w->share <= POOR)
+		bytes = estimate_as_found(w, src, len, n, &params[2]);
+	if (bytes > (double)len * w->share * WORSE) {
 		find_form(w, src, len, n);
 		bytes = estimate_as_found(w, src, len, n, &params[2]);
 		w->share = bytes / (double)len;

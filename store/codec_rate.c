@@ -3,12 +3,12 @@
  * codec_rate: how fast this machine decodes, on what the codecs are made for: bf16 whose exponents fall off
  * geometrically, and for lz4 the same in a container twice as wide.
  */
+#include "store/clock.h"
 #include "store/codec.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define LENGTH 65536u
 #define ROUNDS 4 /* the fastest counts: the others met somebody else's work */
@@ -37,14 +37,6 @@ static void make_sample(uint8_t *raw, bool wide)
 	}
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* scratch: three times LENGTH. */
 static uint64_t measure(const struct codec *c, uint8_t *scratch)
 {
@@ -58,11 +50,12 @@ static uint64_t measure(const struct codec *c, uint8_t *scratch)
 		return UINT64_MAX;
 	n = c->encode(raw, LENGTH, encoded, LENGTH, params);
 	for (unsigned i = 0; n > 0 && i < ROUNDS; i++) {
-		uint64_t begin = now_ns(), took;
+		int64_t begin = now_ns();
+		uint64_t took;
 
 		if (c->decode(encoded, (size_t)n, back, LENGTH, params))
 			return UINT64_MAX;
-		took = now_ns() - begin;
+		took = (uint64_t)(now_ns() - begin);
 		least = took < least ? took : least;
 	}
 	return n > 0 ? LENGTH * UINT64_C(1000000000) / (least ? least : 1) : UINT64_MAX;

@@ -8,6 +8,7 @@
  * being read.
  */
 #include "store/chunker.h"
+#include "store/clock.h"
 #include "store/store_impl.h"
 
 #include <errno.h>
@@ -38,14 +39,6 @@ struct fill_pool {
 };
 
 /* ---- extents to the image ---- */
-
-static int64_t now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 /* The rate is that of all fills together, over the time in which any was going on: an opener's fill
  * is done by the workers too. */

@@ -2,24 +2,16 @@
 /*
  * segment_rate: how fast the store's device reads, by reading a part of a segment past the page cache.
  */
+#include "store/clock.h"
 #include "store/segment_impl.h"
 
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEPTH   8u
 #define REQUEST ((size_t)1 << 20)
 #define LENGTH  (32 * REQUEST)
 #define TRIES   16
-
-static uint64_t now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
-}
 
 /* Of the newest that are full, one whose beginning was not freed since; NULL: there is none. */
 static struct read_file *find_long(struct segset *s)
@@ -66,7 +58,7 @@ static int read_all(struct io_ring *ring, int fd, uint8_t *buf)
 int segset_read_rate(struct segset *s, uint64_t *ret)
 {
 	struct io_ring *ring = NULL;
-	uint64_t begin, took;
+	int64_t begin, took;
 	struct read_file *f;
 	uint8_t *buf;
 	int r;
@@ -86,6 +78,6 @@ int segset_read_rate(struct segset *s, uint64_t *ret)
 	io_ring_free(ring);
 	io_buffer_free(buf, DEPTH * REQUEST);
 	if (!r)
-		*ret = LENGTH * 1000000 / (took ? took : 1);
+		*ret = LENGTH * 1000000 / (uint64_t)(took ? took : 1);
 	return r;
 }

@@ -8,8 +8,8 @@
  * one step, with one group in the journal, after the bytes have left the process.
  */
 #include "store/chunker.h"
-#include "store/hash.h"
 #include "store/cutter.h"
+#include "store/hash.h"
 #include "store/store_impl.h"
 
 #include <errno.h>

@@ -96,7 +96,6 @@ static int make_extents(struct share *sh)
 static int check_target(struct share *sh)
 {
 	struct object *o = sh->to;
-
 	enum dedup_scope scope = o->store->opt.dedup;
 
 	if (o->discarded || o->all_dirty || scope == DEDUP_NONE ||

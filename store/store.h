@@ -463,9 +463,9 @@ struct analysis {
 struct analyzer;
 int analyzer_new(struct analyzer **ret);
 void analyzer_free(struct analyzer *a); /* NULL is fine */
-/* Reads the whole file; what it shares with those read before counts as shared. read: called with the
- * bytes as they are done, a non-zero return ends it with that. One thread. */
-int analyzer_file(struct analyzer *a, int fd, int (*read)(void *arg, uint64_t bytes), void *arg,
+/* Reads the whole file; what it shares with those read before counts as shared. done: called with the
+ * bytes as they are. One thread. */
+int analyzer_file(struct analyzer *a, int fd, void (*done)(void *arg, uint64_t bytes), void *arg,
 		  struct analysis *ret);
 
 #endif

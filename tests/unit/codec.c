@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codec: every choice decodes to what it was made of, and nothing else decodes to anything. */
 #include "store/codec.h"
+#include "tests/unit/random.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -12,14 +13,6 @@
 #include <unistd.h>
 
 #define CHUNK_LONGEST 262144u
-
-static uint64_t seed;
-
-static uint32_t draw(uint32_t below)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % below);
-}
 
 static void fill(uint8_t *p, size_t len, unsigned kind)
 {

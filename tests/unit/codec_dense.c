@@ -4,32 +4,16 @@
  * width shrink to about their entropy; nothing else decodes outside of its buffers.
  */
 #include "store/codec.h"
+#include "tests/unit/random.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LONGEST 600000u /* more than two parts of the widest elements */
 
 enum kind { BF16, FP16, E4M3, F32, BF16_IN_F32, KINDS };
-
-static uint64_t seed;
-
-static uint32_t draw(uint32_t below)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % below);
-}
-
-static float normal(void)
-{
-	double u = (draw(1u << 30) + 1) / (double)(1u << 30),
-	       v = draw(1u << 30) / (double)(1u << 30);
-
-	return (float)(sqrt(-2 * log(u)) * cos(2 * M_PI * v));
-}
 
 static size_t element(enum kind kind, uint32_t *ret)
 {

@@ -5,32 +5,16 @@
  */
 #include "store/codec.h"
 #include "store/codec_planes.h"
+#include "tests/unit/random.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LONGEST 262144u
 
 enum kind { BF16, FP16, E4M3, E5M2, KINDS };
-
-static uint64_t seed;
-
-static uint32_t draw(uint32_t below)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % below);
-}
-
-static float normal(void)
-{
-	double u = (draw(1u << 30) + 1) / (double)(1u << 30),
-	       v = draw(1u << 30) / (double)(1u << 30);
-
-	return (float)(sqrt(-2 * log(u)) * cos(2 * M_PI * v));
-}
 
 /* The float's bits with the exponent rebased and the mantissa cut: what a cast does but for the rounding. */
 static uint32_t narrow(float x, int exponent_bits, int mantissa_bits)
