@@ -15,8 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define WALKERS 4 /* threads that settle, where there are cores */
-
 const char *tier_name(enum object_tier t)
 {
 	static const char *const name[] = { "hot", "warm", "cold" };
@@ -134,6 +132,9 @@ int object_create(struct store *s, uint64_t ino, uint32_t tenant, struct object 
 	o = table_add(s, o);
 	if (!o)
 		return -ENOMEM;
+	pthread_mutex_lock(&o->mu);
+	pending_note(o);
+	pthread_mutex_unlock(&o->mu);
 	*ret = o;
 	return 0;
 }
@@ -212,8 +213,10 @@ void object_unref(struct object *o)
 	s = o->store;
 	pthread_mutex_lock(&s->objects_lock);
 	last = --o->refs == 0 && !must_stay(o);
-	if (last)
+	if (last) {
+		pending_forget(o);
 		HASH_DEL(s->objects, o);
+	}
 	pthread_mutex_unlock(&s->objects_lock);
 	if (last)
 		object_destroy(o);
@@ -253,6 +256,32 @@ void object_touch(struct object *o)
 	pthread_mutex_unlock(&o->store->objects_lock);
 }
 
+void object_requeue(struct object *o)
+{
+	pthread_mutex_lock(&o->store->objects_lock);
+	if (o->in_lru) {
+		TAILQ_REMOVE(&o->store->lru, o, lru);
+		TAILQ_INSERT_TAIL(&o->store->lru, o, lru);
+	}
+	pthread_mutex_unlock(&o->store->objects_lock);
+}
+
+size_t object_oldest(struct store *s, int64_t before_ms, struct object **v, size_t max)
+{
+	struct object *o;
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->objects_lock);
+	TAILQ_FOREACH(o, &s->lru, lru) {
+		if (n == max || o->last_use_ms > before_ms)
+			break;
+		o->refs++;
+		v[n++] = o;
+	}
+	pthread_mutex_unlock(&s->objects_lock);
+	return n;
+}
+
 struct object **object_list(struct store *s, size_t *ret_n)
 {
 	struct object **v, *o;
@@ -265,6 +294,23 @@ struct object **object_list(struct store *s, size_t *ret_n)
 	n = 0;
 	if (v)
 		TAILQ_FOREACH(o, &s->lru, lru) {
+			o->refs++;
+			v[n++] = o;
+		}
+	pthread_mutex_unlock(&s->objects_lock);
+	*ret_n = n;
+	return v;
+}
+
+struct object **object_all(struct store *s, size_t *ret_n)
+{
+	struct object **v, *o, *tmp;
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->objects_lock);
+	v = calloc(HASH_COUNT(s->objects) + 1, sizeof(*v));
+	if (v)
+		HASH_ITER(hh, s->objects, o, tmp) {
 			o->refs++;
 			v[n++] = o;
 		}
@@ -307,6 +353,9 @@ void object_set_snap(struct object *o, uint64_t size, uint64_t gen)
 	o->snap.size = size;
 	o->snap.mtime = o->mtime;
 	o->snap.gen = gen;
+	/* Not of one just loaded, which nobody may find yet. */
+	if (object_uncommitted_locked(o))
+		pending_note(o);
 }
 
 uint64_t object_dirty_bytes(const struct object *o)
@@ -347,12 +396,18 @@ void object_dirty_begin(struct object *o)
 	if (o->wgen == o->sgen)
 		o->dirty_since_ms = now_ms();
 	o->wgen++;
+	pending_note(o);
 	image_unmark(o);
 }
 
-static bool is_dirty(const struct object *o)
+bool object_dirty_locked(const struct object *o)
 {
 	return !o->discarded && (o->wgen != o->sgen || o->dirty.set || o->all_dirty);
+}
+
+bool object_uncommitted_locked(const struct object *o)
+{
+	return !o->discarded && o->snap.map != o->db;
 }
 
 bool object_is_dirty(struct object *o)
@@ -360,7 +415,7 @@ bool object_is_dirty(struct object *o)
 	bool d;
 
 	pthread_mutex_lock(&o->mu);
-	d = is_dirty(o);
+	d = object_dirty_locked(o);
 	pthread_mutex_unlock(&o->mu);
 	return d;
 }
@@ -370,7 +425,7 @@ bool object_is_uncommitted(struct object *o)
 	bool u;
 
 	pthread_mutex_lock(&o->mu);
-	u = !o->discarded && o->snap.map != o->db;
+	u = object_uncommitted_locked(o);
 	pthread_mutex_unlock(&o->mu);
 	return u;
 }
@@ -603,7 +658,7 @@ static int evict_locked(struct object *o, enum object_tier to)
 
 	if (o->handles || o->settling || o->wfd_users)
 		return -EBUSY;
-	if (is_dirty(o) || object_is_only_copy(o))
+	if (object_dirty_locked(o) || object_is_only_copy(o))
 		return -EAGAIN;
 	if (o->image != IMAGE_NONE && !image_unused(o, false))
 		return -EBUSY;
@@ -648,7 +703,8 @@ static void warm_from_image(struct object *o)
 
 	pthread_mutex_lock(&o->mu);
 	m = extmap_ref(o->under);
-	fd = o->image == IMAGE_COMPLETE && !is_dirty(o) && o->under_stored <= s->opt.warm_bytes ?
+	fd = o->image == IMAGE_COMPLETE && !object_dirty_locked(o) &&
+			     o->under_stored <= s->opt.warm_bytes ?
 		     image_open(o, O_RDONLY) :
 		     -1;
 	pthread_mutex_unlock(&o->mu);
@@ -673,7 +729,7 @@ int object_evict(struct object *o, enum object_tier to)
 	int r;
 
 	pthread_mutex_lock(&o->mu);
-	r = o->handles ? -EBUSY : is_dirty(o) ? -EAGAIN : 0;
+	r = o->handles ? -EBUSY : object_dirty_locked(o) ? -EAGAIN : 0;
 	pthread_mutex_unlock(&o->mu);
 	if (r)
 		return r;
@@ -712,115 +768,6 @@ void object_discard(struct object *o)
 	j_put_range(o->store, J_DISCARD, o->ino, 0, 0);
 	pthread_mutex_unlock(&o->mu);
 	pthread_rwlock_unlock(&o->rw);
-}
-
-/* ---- the walk over what is dirty ---- */
-
-static bool due(struct object *o, int64_t now, unsigned wait_s, unsigned which)
-{
-	bool yes = false;
-
-	pthread_mutex_lock(&o->mu);
-	/* Settled under pressure and named by no transaction yet counts too. */
-	if (!o->unlinked && (is_dirty(o) || (o->snap.map != o->db && !o->discarded)) &&
-	    (which & DIRTY_OPEN || !o->writers)) {
-		int64_t since = o->writers || o->last_close_ms < o->dirty_since_ms ?
-					o->dirty_since_ms :
-					o->last_close_ms;
-
-		yes = now - since >= (int64_t)wait_s * 1000 &&
-		      (which & DIRTY_PUT_OFF || now >= o->resettle_ms);
-	}
-	pthread_mutex_unlock(&o->mu);
-	return yes;
-}
-
-static int older(const void *a, const void *b)
-{
-	int64_t x = (*(struct object *const *)a)->last_close_ms;
-	int64_t y = (*(struct object *const *)b)->last_close_ms;
-
-	return (x > y) - (x < y);
-}
-
-struct object **object_all(struct store *s, size_t *ret_n)
-{
-	struct object **v, *o, *tmp;
-	size_t n = 0;
-
-	pthread_mutex_lock(&s->objects_lock);
-	v = calloc(HASH_COUNT(s->objects) + 1, sizeof(*v));
-	if (v)
-		HASH_ITER(hh, s->objects, o, tmp) {
-			o->refs++;
-			v[n++] = o;
-		}
-	pthread_mutex_unlock(&s->objects_lock);
-	*ret_n = n;
-	return v;
-}
-
-/* One walk, shared by its threads. */
-struct walk {
-	struct object **v;
-	size_t n;
-	atomic_size_t next;
-	atomic_int result; /* of fn: the first that is not 0 ends the walk */
-	int (*fn)(void *arg, struct object *o);
-	void *arg;
-};
-
-static void *walk_on(void *arg)
-{
-	struct walk *w = arg;
-	size_t i;
-	int r;
-
-	while (!atomic_load(&w->result) && (i = atomic_fetch_add(&w->next, 1)) < w->n) {
-		r = w->fn(w->arg, w->v[i]);
-		if (r)
-			atomic_store(&w->result, r);
-	}
-	return NULL;
-}
-
-/* A settle is one core's work and one object's; a session has many. */
-static int walk_through(struct walk *w, size_t threads)
-{
-	pthread_t helper[WALKERS - 1];
-	size_t helpers = 0, cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
-
-	while (helpers + 1 < threads && helpers + 1 < w->n && helpers + 1 < cores &&
-	       !pthread_create(&helper[helpers], NULL, walk_on, w))
-		helpers++;
-	walk_on(w);
-	while (helpers)
-		pthread_join(helper[--helpers], NULL);
-	return atomic_load(&w->result);
-}
-
-int store_for_dirty(struct store *s, unsigned wait_s, unsigned which,
-		    int (*fn)(void *arg, struct object *o), void *arg)
-{
-	size_t n, due_n = 0;
-	struct object **v = object_all(s, &n);
-	struct walk w = { .v = v, .fn = fn, .arg = arg };
-	int64_t now = now_ms();
-	int r;
-
-	if (!v)
-		return -ENOMEM;
-	for (size_t i = 0; i < n; i++) {
-		if (due(v[i], now, wait_s, which))
-			v[due_n++] = v[i];
-		else
-			object_unref(v[i]);
-	}
-	qsort(v, due_n, sizeof(*v), older);
-	w.n = due_n;
-	r = walk_through(&w, which & DIRTY_THREADS ? WALKERS : 1);
-	object_list_free(v, due_n);
-	return r;
 }
 
 int recover_checkpoint(struct store *s)

@@ -23,6 +23,7 @@
 #define STUCK_ROUNDS   5
 #define WRITER_ROUNDS  100
 #define STUCK_WAIT_MS  20
+#define EVICT_BATCH    64
 #define SPARE          8 /* part of the pool that is not granted to several writers */
 
 uint64_t pool_used(struct store *s)
@@ -130,11 +131,22 @@ static bool is_idle(struct object *o)
 	return idle;
 }
 
-static void evict_idle(struct store *s, struct object **v, size_t n, uint64_t want)
+/* Of those not used after before_ms, oldest first, until there is room for want bytes. What cannot go
+ * stands behind all others then, so that it is not looked at again and again. */
+static void evict_oldest(struct store *s, int64_t before_ms, uint64_t want)
 {
-	for (size_t i = 0; i < n && !has_room(s, want); i++)
-		if (is_idle(v[i]))
-			object_evict(v[i], TIER_WARM);
+	uint64_t left = atomic_load(&s->images);
+	struct object *v[EVICT_BATCH];
+	size_t n;
+
+	while (left && !has_room(s, want) && (n = object_oldest(s, before_ms, v, EVICT_BATCH))) {
+		left -= n < left ? n : left;
+		for (size_t i = 0; i < n; i++) {
+			if (!has_room(s, want) && (!is_idle(v[i]) || object_evict(v[i], TIER_WARM)))
+				object_requeue(v[i]);
+			object_unref(v[i]);
+		}
+	}
 }
 
 static bool is_large(struct object *o)
@@ -181,13 +193,16 @@ static bool settle_one(struct object **v, size_t n, struct object *self)
 
 static bool one_round(struct store *s, uint64_t want, struct object *self)
 {
-	size_t n;
-	struct object **v = object_list(s, &n);
+	struct object **v;
 	bool more = true;
+	size_t n;
 
+	evict_oldest(s, INT64_MAX, want);
+	if (has_room(s, want))
+		return true;
+	v = object_list(s, &n);
 	if (!v)
 		return false;
-	evict_idle(s, v, n, want);
 	for (size_t i = 0; i < n && !has_room(s, want); i++)
 		if (is_large(v[i]))
 			drop_clean_blocks(v[i]);
@@ -372,34 +387,13 @@ int reap_dead(struct store *s, size_t max)
 
 /* ---- the thread ---- */
 
-static void evict_long_idle(struct store *s)
-{
-	size_t n;
-	struct object **v = object_list(s, &n);
-	int64_t before = now_ms() - (int64_t)s->opt.idle_s * 1000;
-
-	for (size_t i = 0; v && i < n; i++) {
-		if (v[i]->last_use_ms > before) /* oldest first: the rest is younger */
-			break;
-		if (is_idle(v[i]))
-			object_evict(v[i], TIER_WARM);
-	}
-	object_list_free(v, n);
-}
-
 /* Idle images make way for the next passthrough writer; nothing is settled for it. */
 static void make_wanted_room(struct store *s)
 {
 	uint64_t want = atomic_exchange(&s->room_wanted, 0);
-	struct object **v;
-	size_t n;
 
-	if (!want)
-		return;
-	v = object_list(s, &n);
-	if (v)
-		evict_idle(s, v, n, want);
-	object_list_free(v, n);
+	if (want)
+		evict_oldest(s, INT64_MAX, want);
 }
 
 /* Once there is something to measure by; a device that fails is not asked again. */
@@ -433,7 +427,8 @@ static void *tier_main(void *arg)
 		pthread_mutex_unlock(&s->tier_lock);
 		rundir_measure(s);
 		if (s->opt.idle_s)
-			evict_long_idle(s);
+			evict_oldest(s, now_ms() - (int64_t)s->opt.idle_s * 1000,
+				     s->opt.hot_bytes + 1);
 		/* A sixteenth stays free, so that an opener seldom has to make room itself. */
 		pool_make_room(s, s->opt.hot_bytes / 16, NULL);
 		make_wanted_room(s);

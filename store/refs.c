@@ -57,6 +57,7 @@ static void end_undo(struct chunk_table *chunks, struct undo *undo, size_t n, bo
 
 			u->o->db = u->map;
 			u->map = now;
+			pending_note(u->o);
 		}
 		u->o->db_flights--;
 		pthread_mutex_unlock(&u->o->mu);

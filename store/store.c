@@ -359,6 +359,7 @@ static struct store *store_new(const struct store_options *opt)
 	pthread_cond_init(&s->tier_wake, &attr);
 	pthread_condattr_destroy(&attr);
 	TAILQ_INIT(&s->lru);
+	TAILQ_INIT(&s->pending);
 	defaults(s);
 	s->scratch = scratch_new();
 	if (!s->scratch) {

@@ -65,8 +65,9 @@ struct object {
 	/* store.objects_lock */
 	UT_hash_handle hh;
 	TAILQ_ENTRY(object) lru; /* while there is an image; oldest first */
+	TAILQ_ENTRY(object) pending;
 	unsigned refs;
-	bool in_lru;
+	bool in_lru, in_pending;
 
 	pthread_mutex_t settle_lock;
 	pthread_rwlock_t rw;
@@ -151,6 +152,8 @@ struct store {
 	pthread_mutex_t objects_lock;
 	struct object *objects; /* uthash by ino */
 	TAILQ_HEAD(object_list, object) lru;
+	struct object_list pending;
+	size_t pending_count;
 
 	struct fill_pool *fill;
 	pthread_t tier_thread;
@@ -346,7 +349,9 @@ void object_dirty_begin(struct object *o); /* mu held: content is about to chang
 void object_account(struct object *o, uint64_t dirty_before); /* mu held: dirty_bytes moved */
 /* mu held: the store stopped writing before what was settled of it became durable. */
 bool object_is_only_copy(const struct object *o);
-uint64_t object_dirty_bytes(const struct object *o); /* mu held */
+uint64_t object_dirty_bytes(const struct object *o);    /* mu held */
+bool object_dirty_locked(const struct object *o);       /* mu held */
+bool object_uncommitted_locked(const struct object *o); /* mu held */
 /* Replaces under (takes m over), with chunk references kept; mu held. */
 int object_set_under(struct object *o, struct extmap *m);
 void object_set_snap(struct object *o, uint64_t size, uint64_t gen);
@@ -356,9 +361,17 @@ void object_lru_add(struct object *o);
 void object_lru_remove(struct object *o);
 /* Snapshot of the LRU, oldest first, with references; freed with object_list_free. */
 struct object **object_list(struct store *s, size_t *ret_n);
+/* The first of it, with references: up to max that were not used after before_ms. */
+size_t object_oldest(struct store *s, int64_t before_ms, struct object **v, size_t max);
+/* Behind all others in it, whenever it was used: it cannot go now. */
+void object_requeue(struct object *o);
 /* Every object in memory, likewise: dirty ones need not have an image. */
 struct object **object_all(struct store *s, size_t *ret_n);
 void object_list_free(struct object **v, size_t n);
+
+/* ---- pending.c ---- */
+void pending_note(struct object *o);   /* mu held: something is to be settled or committed */
+void pending_forget(struct object *o); /* objects_lock held */
 
 /* ---- sync.c ---- */
 /* The appender failed with err: nothing is written any more until the next mount. */

@@ -9,6 +9,7 @@
 #include <linux/falloc.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -310,7 +311,33 @@ Test(object, larger_than_the_budget)
 	free(data);
 }
 
-/* Random operations against a plain buffer, with settles, evictions and kills mixed in. */
+static int found(void *arg, struct object *o)
+{
+	return o == arg;
+}
+
+/* Whoever looks for what is to be settled or committed finds it. */
+static void expect_found(struct object *o)
+{
+	bool want = object_is_dirty(o) || object_is_uncommitted(o);
+
+	cr_assert_eq(store_for_dirty(s, 0, DIRTY_OPEN | DIRTY_PUT_OFF, found, o), want);
+}
+
+static void begin_and_abort(struct object *o)
+{
+	struct meta_inode i = { .ino = object_ino(o), .mode = S_IFREG | 0600, .nlink = 1 };
+	struct meta_txn *t;
+	uint64_t gen;
+
+	cr_assert_eq(store_sync_data(s), 0);
+	cr_assert_eq(meta_begin(s, &t), 0);
+	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
+	expect_found(o);
+	meta_abort(t);
+}
+
+/* Random operations against a plain buffer, with settles, evictions, aborted commits and kills mixed in. */
 static void model_round(unsigned seed)
 {
 	size_t cap = 3u << 20, size = 0;
@@ -354,7 +381,10 @@ static void model_round(unsigned seed)
 			killed(256u << 20);
 			cr_assert_eq(object_get(s, 1000 + seed, 0, &o), 0, "seed %u step %d", seed,
 				     i);
+		} else if (op == 10) {
+			begin_and_abort(o);
 		}
+		expect_found(o);
 		if (i % 8 == 0)
 			expect(o, m, size);
 	}
@@ -368,6 +398,52 @@ Test(object, model)
 {
 	for (unsigned seed = 1; seed <= 12; seed++)
 		model_round(seed);
+}
+
+static atomic_bool loaded_enough;
+
+static void *load_again_and_again(void *unused)
+{
+	struct object *o;
+
+	for (int i = 0; i < 3000; i++) {
+		cr_assert_eq(object_get(s, 100, 0, &o), 0);
+		object_unref(o);
+	}
+	return unused;
+}
+
+static void *look_for_dirty(void *unused)
+{
+	while (!loaded_enough)
+		store_for_dirty(s, 0, DIRTY_OPEN | DIRTY_PUT_OFF, found, NULL);
+	return unused;
+}
+
+/* Of several that are loaded at a time one stays; nobody has found the others, be it for what is dirty. */
+Test(object, loaded_by_several_at_a_time)
+{
+	enum { LOADERS = 4 };
+	pthread_t loader[LOADERS], looker;
+	struct object *o = new_file(100);
+	char data[4096];
+
+	fill_random(data, sizeof(data), 5);
+	cr_assert_eq(object_write(o, data, sizeof(data), 0), (ssize_t)sizeof(data));
+	cr_assert_eq(object_settle(o), 0);
+	commit(o);
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	object_unref(o);
+	cr_assert_eq(pthread_create(&looker, NULL, look_for_dirty, NULL), 0);
+	for (int i = 0; i < LOADERS; i++)
+		cr_assert_eq(pthread_create(&loader[i], NULL, load_again_and_again, NULL), 0);
+	for (int i = 0; i < LOADERS; i++)
+		pthread_join(loader[i], NULL);
+	loaded_enough = true;
+	pthread_join(looker, NULL);
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	expect(o, data, sizeof(data));
+	object_unref(o);
 }
 
 /* A mapping that outlives its handle keeps the image, and its stores are seen by the next settle. */
