@@ -28,6 +28,14 @@ def codecs(bench):
                       float(encode) / 1e9, float(decode) / 1e9)
 
 
+@group("chunk-scan")
+def scan(bench):
+    """What finding chunks and hashing them costs; all of content that is there already, but the compare."""
+    table = bench.table("chunk-scan", "chunks of noise found and hashed on one core", ("what", "GB/s"))
+    for what, name in (("cut", "finding the cuts"), ("hash", "XXH3-128 of each chunk"), ("both", "both")):
+        table.add(name, bench.place.workers.rate("scan", what) / 1e9)
+
+
 class Slabs:
     """Keys and values of one layer, token by token: every file begins like this and ends as its own."""
 
