@@ -545,11 +545,9 @@ static void *fill_worker(void *arg)
 	return NULL;
 }
 
-unsigned fill_threads(void)
+unsigned fill_threads(struct store *s)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-
-	return cpus > 0 && cpus < WORKERS + 1 ? (unsigned)cpus : WORKERS + 1;
+	return s->processors < WORKERS + 1 ? s->processors : WORKERS + 1;
 }
 
 int fill_start(struct store *s)

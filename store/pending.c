@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define WALKERS 4 /* threads that settle, where there are cores */
 
@@ -119,12 +118,12 @@ static void *walk_on(void *arg)
 }
 
 /* A settle is one core's work and one object's; a session has many. */
-static int walk_through(struct walk *w, size_t threads)
+static int walk_through(struct store *s, struct walk *w, size_t threads)
 {
 	pthread_t helper[WALKERS - 1];
-	size_t helpers = 0, cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+	size_t helpers = 0;
 
-	while (helpers + 1 < threads && helpers + 1 < w->n && helpers + 1 < cores &&
+	while (helpers + 1 < threads && helpers + 1 < w->n && helpers + 1 < s->processors &&
 	       !pthread_create(&helper[helpers], NULL, walk_on, w))
 		helpers++;
 	walk_on(w);
@@ -152,7 +151,7 @@ int store_for_dirty(struct store *s, unsigned wait_s, unsigned which,
 	}
 	qsort(v, due_n, sizeof(*v), older);
 	w.n = due_n;
-	r = walk_through(&w, which & DIRTY_THREADS ? WALKERS : 1);
+	r = walk_through(s, &w, which & DIRTY_THREADS ? WALKERS : 1);
 	object_list_free(v, due_n);
 	return r;
 }

@@ -519,7 +519,7 @@ static struct codec_set codecs_of(struct object *o)
 	pthread_mutex_lock(&o->mu);
 	choice = o->codec == CODEC_CHOICE_STORE ? o->store->opt.codec : o->codec;
 	pthread_mutex_unlock(&o->mu);
-	return codec_set(choice, atomic_load(&o->store->read_rate), fill_threads());
+	return codec_set(choice, atomic_load(&o->store->read_rate), fill_threads(o->store));
 }
 
 int object_settle(struct object *o)

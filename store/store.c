@@ -326,7 +326,9 @@ static int load(struct store *s, struct store_error *err)
 static void defaults(struct store *s)
 {
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
 
+	s->processors = processors > 0 ? (unsigned)processors : 1;
 	if (!s->opt.hot_bytes)
 		s->opt.hot_bytes = memory / 2;
 	if (!s->opt.warm_bytes)

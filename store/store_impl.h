@@ -133,6 +133,7 @@ struct saved_record {
 struct store {
 	char *path, *rundir;
 	struct store_options opt;
+	unsigned processors;
 	int lock_fd, dir_fd, seg_fd, run_fd;
 	int img_fd[IMAGE_PLACES];
 	bool small_mounted; /* RUNDIR/small is a tmpfs of its own */
@@ -338,7 +339,8 @@ int fetch_extents(struct object *o, void *buf, size_t len, uint64_t off);
 int fill_blocks(struct object *o, uint64_t first, uint64_t count);
 int fill_whole(struct object *o); /* every block, about in file order; rw not held */
 int fill_start(struct store *s);
-unsigned fill_threads(void); /* that decode at the same time, as far as there are processors */
+/* That decode at the same time, as far as there are processors. */
+unsigned fill_threads(struct store *s);
 void fill_stop(struct store *s);
 void fill_enqueue(struct object *o);
 uint64_t fill_estimate_us(struct object *o); /* mu held */
