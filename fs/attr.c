@@ -103,18 +103,20 @@ static mode_t privilege_bits(mode_t mode)
  * What else changes a dirty file the kernel sees, but for st_blocks at the end of a settle, and of that it
  * is told. The lock is held.
  */
-static double attr_timeout(const struct inode *i, bool ordered)
+static double attr_timeout(const struct inode *i, enum attr_use use)
 {
 	bool file = inode_is_file(i);
 
 	if (file && (i->file.orphan || privilege_bits(i->a.mode)))
 		return 0;
-	if (S_ISDIR(i->a.mode) || (file && !i->file.stored_epoch && (i->file.mappable || !ordered)))
+	if (S_ISDIR(i->a.mode) ||
+	    (file && !i->file.stored_epoch && (i->file.mappable || use == ATTR_UNORDERED)))
 		return CHANGING_TIMEOUT;
 	return ATTR_TIMEOUT;
 }
 
-int attr_stat(struct fs *fs, struct inode *i, bool ordered, struct stat *st, double *ret_timeout)
+int attr_stat(struct fs *fs, struct inode *i, enum attr_use use, struct stat *st,
+	      double *ret_timeout)
 {
 	bool file = inode_is_file(i);
 	int r = 0;
@@ -124,18 +126,19 @@ int attr_stat(struct fs *fs, struct inode *i, bool ordered, struct stat *st, dou
 		r = stat_file(fs, i);
 	if (r == 0) {
 		fill(&i->a, file ? i->file.stored : 0, st);
-		*ret_timeout = attr_timeout(i, ordered);
+		*ret_timeout = attr_timeout(i, use);
+		i->asked |= use == ATTR_ASKED;
 	}
 	ns_unlock(fs);
 	return r;
 }
 
-int attr_entry(struct fs *fs, struct inode *i, bool ordered, struct fuse_entry_param *e)
+int attr_entry(struct fs *fs, struct inode *i, enum attr_use use, struct fuse_entry_param *e)
 {
 	int r;
 
 	memset(e, 0, sizeof(*e));
-	r = attr_stat(fs, i, ordered, &e->attr, &e->attr_timeout);
+	r = attr_stat(fs, i, use, &e->attr, &e->attr_timeout);
 	e->ino = i->ino;
 	e->generation = 1;
 	e->entry_timeout = ENTRY_TIMEOUT;
@@ -193,7 +196,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -r);
 		return;
 	}
-	r = attr_stat(fs, i, true, &st, &timeout);
+	r = attr_stat(fs, i, ATTR_ASKED, &st, &timeout);
 	if (r)
 		fuse_reply_err(req, -r);
 	else
@@ -297,7 +300,7 @@ static int setattr(struct fs *fs, fuse_ino_t ino, const struct stat *attr, int t
 	r = set(fs, i, o, attr, to_set);
 	object_unref(o);
 	if (r == 0)
-		r = attr_stat(fs, i, false, st, ret_timeout);
+		r = attr_stat(fs, i, ATTR_UNORDERED, st, ret_timeout);
 	else
 		notify_queue(fs, ino); /* half of it may be done */
 	ns_lock(fs);

@@ -122,7 +122,7 @@ static bool put_plus(struct page *p, const char *name, const struct dirlist_entr
 
 	if (!i)
 		return put_plain(p, name, de->ino, de->mode, de->id);
-	shown = attr_entry(p->fs, i, true, &e) == 0;
+	shown = attr_entry(p->fs, i, ATTR_ASKED, &e) == 0;
 	fits = shown ? put(p, name, &e, de->id) : put_plain(p, name, de->ino, de->mode, de->id);
 	ns_lock(p->fs);
 	if (!shown || !fits)

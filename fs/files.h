@@ -9,14 +9,21 @@
 
 /* ---- attr.c ---------------------------------------------------------------------------------- */
 
+/* What attributes are for. The kernel drops a reply if it was told otherwise while that was on its way,
+ * but not one to LINK, nor before Linux 6.16 one to SETATTR. */
+enum attr_use {
+	ATTR_ASKED,     /* GETATTR, LOOKUP, READDIRPLUS: beside changes of the inode */
+	ATTR_MADE,      /* of an inode that nobody else can ask for yet */
+	ATTR_UNORDERED, /* LINK and SETATTR */
+};
 /* What stat(2) shows, and for how many seconds the kernel may keep it; the inode is held, the lock is
- * not. ordered: the kernel drops the reply if it was told otherwise while that was on its way, which it
- * does not for LINK, nor before Linux 6.16 for SETATTR. */
-int attr_stat(struct fs *fs, struct inode *i, bool ordered, struct stat *st, double *ret_timeout);
+ * not. */
+int attr_stat(struct fs *fs, struct inode *i, enum attr_use use, struct stat *st,
+	      double *ret_timeout);
 /* Attributes of a node of .kvfs. */
 void attr_stat_virtual(struct fs *fs, uint64_t ino, struct stat *st);
 /* The entry the kernel gets for an inode. */
-int attr_entry(struct fs *fs, struct inode *i, bool ordered, struct fuse_entry_param *e);
+int attr_entry(struct fs *fs, struct inode *i, enum attr_use use, struct fuse_entry_param *e);
 /* Stages what a write or truncation takes away: suid, sgid, security.capability. True if that is
  * anything. The lock is held and the xattrs are loaded. */
 bool attr_kill_privileges(struct nsop *op, struct inode *i);
@@ -41,7 +48,7 @@ int namei_load(struct fs *fs, uint64_t parent, const char *name, struct inode **
 	       struct dentry **ret);
 bool namei_is_kvfs(uint64_t parent, const char *name);
 /* Replies with the entry of a held inode that the kernel got one more lookup of, and puts it. */
-void namei_reply_entry(fuse_req_t req, struct inode *i, bool ordered); /* as attr_stat() has it */
+void namei_reply_entry(fuse_req_t req, struct inode *i, enum attr_use use);
 /* The kernel did not take a lookup, or forgot some. The lock is held. */
 void namei_unlookup(struct fs *fs, struct inode *i, uint64_t n);
 /* No name in it. Reads rows under the lock: only directories that are about to be removed. */

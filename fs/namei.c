@@ -48,11 +48,11 @@ void namei_unlookup(struct fs *fs, struct inode *i, uint64_t n)
 	inode_rest(fs, i);
 }
 
-void namei_reply_entry(fuse_req_t req, struct inode *i, bool ordered)
+void namei_reply_entry(fuse_req_t req, struct inode *i, enum attr_use use)
 {
 	struct fs *fs = req_fs(req);
 	struct fuse_entry_param e;
-	int r = attr_entry(fs, i, ordered, &e);
+	int r = attr_entry(fs, i, use, &e);
 	bool taken = false;
 
 	if (r)
@@ -112,7 +112,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (r)
 		fuse_reply_err(req, -r);
 	else if (i)
-		namei_reply_entry(req, i, true);
+		namei_reply_entry(req, i, ATTR_ASKED);
 	else
 		reply_missing(req);
 }
@@ -334,7 +334,7 @@ static void reply_make(fuse_req_t req, const struct make *mk, fuse_ino_t parent,
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		namei_reply_entry(req, i, true);
+		namei_reply_entry(req, i, ATTR_MADE);
 }
 
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
@@ -421,7 +421,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
 	if (r)
 		fuse_reply_err(req, -r);
 	else
-		namei_reply_entry(req, i, false);
+		namei_reply_entry(req, i, ATTR_UNORDERED);
 }
 
 /* ---- removing ---- */

@@ -106,8 +106,9 @@ struct inode {
 	bool in_db;          /* meta.db has a row, or will when a transaction on its way lands */
 	bool flight;         /* in that transaction; dirty until it has landed */
 	bool xattrs_loaded;
-	bool counted;           /* in fs->n_unsettled */
-	bool discarded;         /* the object was told that the file is gone */
+	bool counted;   /* in fs->n_unsettled */
+	bool discarded; /* the object was told that the file is gone */
+	bool asked;     /* for attributes since it was renamed: the reply may be on its way */
 	uint32_t n_dirty_names; /* of names */
 	struct list names;      /* dentry.names: what names it now */
 	struct list lost;       /* dentry.lost: what names it in meta.db and does not now */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * notify: telling the kernel that attributes it has cached are not so any more, from a thread of
- * its own: a notification from within a request, or under a lock a request needs, can deadlock.
+ * its own: a notification from within a request, or under a lock a request needs, can deadlock, but for
+ * one (notify_changed).
  */
 #include "fs/state.h"
 
@@ -59,6 +60,14 @@ void notify_queue(struct fs *fs, uint64_t ino)
 void notify_stored(struct fs *fs, uint64_t ino)
 {
 	queue(fs, (struct notice){ .ino = ino, .stored = true });
+}
+
+/* Not from the thread, which would be late. It cannot deadlock: of attributes alone the kernel takes note
+ * without waiting, and an inode in use is neither on its way in nor out. */
+void notify_changed(struct fs *fs, uint64_t ino)
+{
+	if (fs->se)
+		fuse_lowlevel_notify_inval_inode(fs->se, ino, -1, 0);
 }
 
 void notify_raise_readahead(struct fs *fs)

@@ -541,7 +541,7 @@ static void reply_create(fuse_req_t req, uint64_t parent, const char *name, stru
 	bool taken = false;
 
 	if (r == 0) {
-		r = attr_entry(fs, i, true, &e);
+		r = attr_entry(fs, i, ATTR_MADE, &e);
 		if (r)
 			open_end(fs, handle_take(&fs->handles, fi->fh));
 	}

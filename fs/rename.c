@@ -18,6 +18,7 @@ struct renaming {
 	struct inode *p1, *p2;
 	struct dentry *d1, *d2;
 	unsigned flags;
+	uint64_t asked[2]; /* inodes of which a stat may be on its way; 0: none */
 };
 
 static bool is_dir(const struct inode *i)
@@ -125,22 +126,39 @@ static int hold_object(struct fs *fs, struct dentry *d, struct inode **held)
 	return 0;
 }
 
-static int change(struct fs *fs, const struct renaming *rn)
+/* The kernel only notes that ctime has changed, and takes what a stat that was on its way brings later for
+ * news. Of a replaced inode it drops that. */
+static uint64_t take_asked(struct inode *i)
 {
+	bool asked = i->asked;
+
+	i->asked = false;
+	return asked ? i->ino : 0;
+}
+
+static int change(struct fs *fs, struct renaming *rn)
+{
+	struct inode *i = rn->d1->inode, *j = rn->d2->inode;
 	struct nsop op;
 	int r = check(fs, rn);
 
-	if (r || rn->d1->inode == rn->d2->inode)
+	if (r || i == j)
 		return r;
 	nsop_begin(&op, fs);
 	if (rn->flags & RENAME_EXCHANGE)
 		stage_exchange(&op, rn);
 	else
 		stage_move(&op, rn);
-	return nsop_run(&op);
+	r = nsop_run(&op);
+	if (r)
+		return r;
+	rn->asked[0] = take_asked(i);
+	if (rn->flags & RENAME_EXCHANGE)
+		rn->asked[1] = take_asked(j);
+	return 0;
 }
 
-static int run(struct fs *fs, const struct renaming *rn)
+static int run(struct fs *fs, struct renaming *rn)
 {
 	struct inode *held1, *held2 = NULL;
 	int r = hold_object(fs, rn->d1, &held1);
@@ -195,5 +213,8 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 		r = rename_locked(fs, &rn, parent, name, newparent, newname);
 		ns_unlock(fs);
 	}
+	for (unsigned k = 0; k < 2; k++)
+		if (rn.asked[k])
+			notify_changed(fs, rn.asked[k]);
 	fuse_reply_err(req, -r);
 }

@@ -99,7 +99,10 @@ int notify_start(struct fs *fs);
 void notify_stop(struct fs *fs);
 /* Attributes that the kernel may have are not so any more. */
 void notify_queue(struct fs *fs, uint64_t ino);
-/* The same of what a file takes: nothing is said if that is what stat() showed last. */
+/* Before the answer to a change of attributes that the kernel does not order with a stat on its way:
+ * what that brings is dropped. For handlers whose request holds the inode; no lock is held. */
+void notify_changed(struct fs *fs, uint64_t ino);
+/* As notify_queue() of what a file takes: nothing is said if that is what stat() showed last. */
 void notify_stored(struct fs *fs, uint64_t ino);
 /* Soon after the INIT request, when the mount is there. */
 void notify_raise_readahead(struct fs *fs);

@@ -250,7 +250,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 			      set_stored(fs, i, name, value, size, flags);
 		/* A stat on its way may carry the old ctime. */
 		if (r == 0)
-			notify_queue(fs, ino);
+			notify_changed(fs, ino);
 		let_go(fs, i);
 	}
 	fuse_reply_err(req, -r);
@@ -290,7 +290,7 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	if (r == 0) {
 		r = control ? remove_control(req, i, control) : remove_stored(fs, i, name);
 		if (r == 0) /* as above */
-			notify_queue(fs, ino);
+			notify_changed(fs, ino);
 		let_go(fs, i);
 	}
 	fuse_reply_err(req, -r);
