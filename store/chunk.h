@@ -7,8 +7,8 @@
  * dead: it waits for the reaper, which deletes its row in a durable transaction and only then gives
  * its bytes back. Until the reaper takes it, finding it again by content revives it.
  *
- * The index is advice: content is shared only after a compare of the bytes. A tenant sees only
- * chunks of its own.
+ * The index is advice, and forgets (store/index.h): content is shared only after a compare of the bytes. A
+ * tenant sees only chunks of its own.
  *
  * Locking: one mutex inside; every function may be called from any thread with object locks held.
  */
@@ -46,7 +46,8 @@ struct chunk_totals {
 	uint64_t warm_bytes;
 };
 
-int chunk_table_new(uint64_t warm_budget, struct chunk_table **ret);
+/* Budgets in bytes, of the warm tier and of the dedup index. */
+int chunk_table_new(uint64_t warm_budget, uint64_t index_budget, struct chunk_table **ret);
 void chunk_table_free(struct chunk_table *t); /* NULL is fine */
 void chunk_table_totals(struct chunk_table *t, struct chunk_totals *ret);
 
@@ -68,7 +69,7 @@ struct chunk *chunk_add(struct chunk_table *t, const struct record_info *info,
 			struct segment_loc loc);
 
 /* The next chunk of that tenant, hash and length after prev (NULL: the first), with a reference;
- * prev's reference is dropped. */
+ * prev's reference is dropped. INDEX_SAME of them at most, and none twice. */
 struct chunk *chunk_find(struct chunk_table *t, uint32_t tenant, struct hash128 hash,
 			 uint32_t raw_len, struct chunk *prev);
 

@@ -290,7 +290,7 @@ void segments_tidy(struct store *s)
 
 static int load(struct store *s, struct store_error *err)
 {
-	int r = chunk_table_new(s->opt.warm_bytes, &s->chunks);
+	int r = chunk_table_new(s->opt.warm_bytes, s->opt.index_bytes, &s->chunks);
 
 	if (!r)
 		r = loader_open(s);
@@ -333,6 +333,8 @@ static void defaults(struct store *s)
 		s->opt.hot_bytes = memory / 2;
 	if (!s->opt.warm_bytes)
 		s->opt.warm_bytes = memory / 8;
+	if (!s->opt.index_bytes)
+		s->opt.index_bytes = memory / 64;
 	if (s->opt.codec == CODEC_CHOICE_STORE)
 		s->opt.codec = CODEC_CHOICE_AUTO;
 	if (!s->opt.open_wait_ms)

@@ -72,6 +72,7 @@ struct store_options {
 	const char *rundir;    /* NULL: chosen from the store's path and the caller's rights */
 	uint64_t hot_bytes;    /* budget of the hot tier; 0: half of the machine's memory */
 	uint64_t warm_bytes;   /* budget of the warm tier; 0: an eighth of the machine's memory */
+	uint64_t index_bytes;  /* budget of the dedup index; 0: a sixty-fourth */
 	unsigned idle_s;       /* a hot file not used for so long goes warm */
 	unsigned open_wait_ms; /* an open may wait so long for its fill */
 	enum codec_choice codec;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The chunk table: references, death and revival, tenants, the warm tier's budget. */
 #include "store/chunk.h"
+#include "store/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +13,7 @@ static struct chunk_table *t;
 
 static void setup(void)
 {
-	cr_assert_eq(chunk_table_new(10000, &t), 0);
+	cr_assert_eq(chunk_table_new(10000, 1 << 20, &t), 0);
 }
 
 static void teardown(void)
@@ -47,7 +49,7 @@ Test(chunk, is_found_by_its_tenant_only)
 	chunk_put(t, c);
 }
 
-/* Equal hashes, different bytes: every candidate is offered, once. */
+/* Equal hashes, different bytes: every candidate is offered, once, also while others come and go. */
 Test(chunk, all_candidates_of_a_collision_are_offered)
 {
 	struct chunk *v[5], *c = NULL;
@@ -55,13 +57,68 @@ Test(chunk, all_candidates_of_a_collision_are_offered)
 
 	for (int i = 0; i < 5; i++)
 		v[i] = add(1, 42, 100);
-	while ((c = chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, c)))
+	while ((c = chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, c))) {
 		for (int i = 0; i < 5; i++)
 			if (v[i] == c) {
 				cr_assert(!(seen & 1u << i));
 				seen |= 1u << i;
 			}
+		for (uint64_t i = 0; i < 500; i++)
+			add(1, i * 977 + (uint64_t)(uintptr_t)c, 50);
+	}
 	cr_assert_eq(seen, 31);
+}
+
+/* Whatever somebody has made collide, the walk ends, and the chunks are there all the same. */
+Test(chunk, no_more_candidates_than_the_index_keeps)
+{
+	enum { N = 1000 };
+	uint64_t id[N];
+	struct chunk *c = NULL;
+	unsigned found = 0;
+
+	for (int i = 0; i < N; i++)
+		id[i] = add(1, 42, 100)->info.chunk_id;
+	while ((c = chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, c)))
+		found++;
+	cr_assert(found && found <= INDEX_SAME, "%u", found);
+	for (int i = 0; i < N; i++)
+		cr_assert_not_null(chunk_get(t, id[i]));
+}
+
+/* A chunk that the index forgot is only not found: it lives and dies as all do. */
+Test(chunk, forgotten_by_the_index)
+{
+	enum { N = 4000 };
+	struct chunk_table *small;
+	struct chunk **dead = calloc(N, sizeof(*dead));
+	uint64_t found = 0;
+
+	cr_assert_eq(chunk_table_new(10000, 4096, &small), 0);
+	chunk_table_free(t);
+	t = small;
+	for (uint64_t i = 0; i < N; i++)
+		add(1, i, 100);
+	for (uint64_t i = 0; i < N; i++) {
+		struct chunk *c = chunk_find(t, 1, (struct hash128){ i, 7 }, 100, NULL);
+
+		found += c != NULL;
+		if (c)
+			chunk_put(t, c);
+	}
+	cr_assert(found > 200 && found <= 256, "%" PRIu64, found);
+	for (uint64_t id = 1; id <= N; id++) {
+		struct chunk *c = chunk_get(t, id);
+
+		cr_assert_not_null(c);
+		chunk_put(t, c);
+		chunk_put(t, c);
+	}
+	cr_assert_eq(chunk_reap(t, dead, N), N);
+	chunk_reap_done(t, dead, N, true);
+	for (uint64_t i = 0; i < N; i++)
+		cr_assert_null(chunk_find(t, 1, (struct hash128){ i, 7 }, 100, NULL));
+	free(dead);
 }
 
 Test(chunk, dies_without_references_and_revives_when_found)
