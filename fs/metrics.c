@@ -65,6 +65,9 @@ static void sizes(FILE *f, const struct fs_status *st)
 	gauge(f, "chunks", "Distinct chunks.", s->chunks);
 	gauge(f, "chunks_loaded", "0: more chunks are still being read from meta.db.", s->loaded);
 	gauge(f, "segments", "Segment files.", s->segments);
+	gauge(f, "index_bytes", "Memory of the dedup index.", s->index.bytes);
+	gauge(f, "index_budget_bytes", "Memory it may take.", s->index.budget);
+	gauge(f, "index_entries", "Chunks that dedup finds.", s->index.entries);
 }
 
 static void counters(FILE *f, const struct fs_status *st)
@@ -76,6 +79,9 @@ static void counters(FILE *f, const struct fs_status *st)
 		s->filled_bytes_total);
 	counter(f, "dedup_bytes_total", "Bytes found to be stored already since mount.",
 		s->dedup_bytes_total);
+	counter(f, "index_replaced_total",
+		"Entries of the dedup index that were replaced since mount, as it was full.",
+		s->index.replaced);
 	counter(f, "damaged_reads_total", "Reads answered EIO for damage since mount.",
 		s->damaged_reads_total);
 	counter(f, "evicted_files_total", "Files evicted since mount.", s->evicted_files_total);

@@ -155,6 +155,9 @@ static void set_bytes(json_t *j, const struct fs_status *st)
 	set_count(j, "chunks", s->chunks);
 	set_bool(j, "chunks_loaded", s->loaded);
 	set_count(j, "segments", s->segments);
+	set_count(j, "index_bytes", s->index.bytes);
+	set_count(j, "index_budget", s->index.budget);
+	set_count(j, "index_entries", s->index.entries);
 }
 
 static void set_counters(json_t *j, const struct fs_status *st)
@@ -164,6 +167,7 @@ static void set_counters(json_t *j, const struct fs_status *st)
 	set_count(j, "settled_bytes_total", st->store.settled_bytes_total);
 	set_count(j, "filled_bytes_total", st->store.filled_bytes_total);
 	set_count(j, "dedup_bytes_total", st->store.dedup_bytes_total);
+	set_count(j, "index_replaced_total", st->store.index.replaced);
 	set_count(j, "damaged_reads_total", st->store.damaged_reads_total);
 	set_count(j, "evicted_files_total", st->store.evicted_files_total);
 	set_count(j, "inodes", st->inodes);

@@ -73,6 +73,7 @@ static const struct argp argp = {
 	       "Mount options:\n"
 	       "  hot=SIZE         memory for whole hot files (default: half of the machine's)\n"
 	       "  warm=SIZE        memory for encoded chunks (default: an eighth)\n"
+	       "  index=SIZE       memory for the dedup index (default: a sixty-fourth)\n"
 	       "  idle=SECONDS     a hot file not used for so long leaves (default: 300)\n"
 	       "  commit=SECONDS   written files become durable after so long (default: 5)\n"
 	       "  open_wait=MS     an open may wait so long for its file (default: 500)\n"

@@ -128,6 +128,9 @@ static void print_status(const json_t *s)
 	       bytes(s, "logical_bytes", a), bytes(s, "unique_bytes", b),
 	       json_number_value(json_object_get(s, "dedup_ratio")), bytes(s, "stored_bytes", c),
 	       json_number_value(json_object_get(s, "compression_ratio")));
+	printf("dedup index %s of %s, %lu of %lu chunks in it\n", bytes(s, "index_bytes", a),
+	       bytes(s, "index_budget", b), (unsigned long)number(s, "index_entries"),
+	       (unsigned long)number(s, "chunks"));
 	if (!yes(s, "chunks_loaded"))
 		puts("chunks are still being read: unique and stored grow, dedup finds a part");
 	printf("dirty %s, unsettled %s in %lu files, pinned by openers %s\n",

@@ -15,6 +15,7 @@
 /* Below these a tier would hold nothing worth having: a hot image takes at least one huge page. */
 #define HOT_MIN       (UINT64_C(16) << 20)
 #define WARM_MIN      (UINT64_C(1) << 20)
+#define INDEX_MIN     (UINT64_C(1) << 20)
 #define SECONDS_MAX   (10 * 365 * 86400)
 #define OPEN_WAIT_MAX 600000
 
@@ -44,6 +45,7 @@ struct option {
 static const struct option options[] = {
 	{ "hot", OPTION_SIZE, FIELD(hot), HOT_MIN, 0, NULL },
 	{ "warm", OPTION_SIZE, FIELD(warm), WARM_MIN, 0, NULL },
+	{ "index", OPTION_SIZE, FIELD(index), INDEX_MIN, 0, NULL },
 	{ "idle", OPTION_NUMBER, FIELD(idle_s), 1, SECONDS_MAX, "seconds" },
 	{ "commit", OPTION_NUMBER, FIELD(commit_s), 1, 3600, "seconds" },
 	{ "open_wait", OPTION_NUMBER, FIELD(open_wait_ms), 0, OPEN_WAIT_MAX, "milliseconds" },
@@ -315,5 +317,10 @@ int options_check(const struct mount_options *o, char err[static OPTIONS_ERROR])
 			    "give smaller sizes",
 			    size_format(hot, a), size_format(warm, b),
 			    o->hot && o->warm ? "" : " (the default)", size_format(o->memory, c));
+	if (o->memory && o->index > o->memory - hot - warm)
+		return FAIL(err,
+			    "index=%s: more than hot=%s and warm=%s leave of this machine's memory: "
+			    "give smaller sizes",
+			    size_format(o->index, a), size_format(hot, b), size_format(warm, c));
 	return 0;
 }

@@ -42,6 +42,7 @@ static int server_open_store(struct server *s)
 		.rundir = o->rundir,
 		.hot_bytes = o->hot,
 		.warm_bytes = o->warm,
+		.index_bytes = o->index,
 		.idle_s = o->idle_s,
 		.open_wait_ms = o->open_wait_ms,
 		.codec = o->codec,

@@ -4,7 +4,6 @@
  * grows, beside the struct itself; by content, the index names candidates.
  */
 #include "store/chunk.h"
-#include "store/index.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -172,6 +171,7 @@ void chunk_table_totals(struct chunk_table *t, struct chunk_totals *ret)
 {
 	pthread_mutex_lock(&t->lock);
 	*ret = t->totals;
+	index_totals(t->index, &ret->index);
 	pthread_mutex_unlock(&t->lock);
 }
 

@@ -16,6 +16,7 @@
 #define STORE_CHUNK_H
 
 #include "store/extmap.h"
+#include "store/index.h"
 #include "store/meta.h"
 #include "store/segment.h"
 
@@ -44,6 +45,7 @@ struct chunk {
 struct chunk_totals {
 	uint64_t chunks, unique_bytes, stored_bytes; /* live ones */
 	uint64_t warm_bytes;
+	struct index_totals index;
 };
 
 /* Budgets in bytes, of the warm tier and of the dedup index. */

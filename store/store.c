@@ -525,6 +525,7 @@ void store_status(struct store *s, struct store_status *ret)
 		.unique_bytes = t.unique_bytes,
 		.stored_bytes = t.stored_bytes,
 		.chunks = t.chunks,
+		.index = { t.index.bytes, t.index.budget, t.index.entries, t.index.replaced },
 		.loaded = loader_done(s),
 		.segments = seglive_count(s),
 		.dirty_bytes = atomic_load(&s->dirty_bytes),

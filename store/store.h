@@ -122,6 +122,11 @@ struct store_status {
 	uint64_t unique_bytes;  /* raw bytes of distinct chunks */
 	uint64_t stored_bytes;  /* encoded bytes of distinct chunks, record headers included */
 	uint64_t chunks;
+	struct {
+		uint64_t bytes, budget; /* of memory */
+		uint64_t entries;       /* chunks that dedup finds */
+		uint64_t replaced;      /* entries since mount, as the budget was full */
+	} index;
 	bool loaded; /* false: chunks are still being read from meta.db, so there are more */
 	uint64_t segments;
 	uint64_t dirty_bytes;         /* in images, not yet in a segment */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The chunk table: references, death and revival, tenants, the warm tier's budget. */
 #include "store/chunk.h"
-#include "store/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -48,6 +48,7 @@ Test(options, defaults)
 	accept("");
 	cr_assert_eq(opt.hot, 0);
 	cr_assert_eq(opt.warm, 0);
+	cr_assert_eq(opt.index, 0);
 	cr_assert_eq(opt.idle_s, 300);
 	cr_assert_eq(opt.commit_s, 5);
 	cr_assert_eq(opt.open_wait_ms, 500);
@@ -57,10 +58,11 @@ Test(options, defaults)
 
 Test(options, own)
 {
-	accept("hot=1.5G,warm=25%,idle=60,commit=1,open_wait=0,codec=dense,dedup=store,nopassthrough,allow_other,ro,"
+	accept("hot=1.5G,warm=25%,index=64M,idle=60,commit=1,open_wait=0,codec=dense,dedup=store,nopassthrough,allow_other,ro,"
 	       "rundir=/run/kv");
 	cr_assert_eq(opt.hot, UINT64_C(3) << 29);
 	cr_assert_eq(opt.warm, MEMORY / 4);
+	cr_assert_eq(opt.index, UINT64_C(64) << 20);
 	cr_assert_eq(opt.idle_s, 60);
 	cr_assert_eq(opt.commit_s, 1);
 	cr_assert_eq(opt.open_wait_ms, 0);
@@ -109,6 +111,9 @@ Test(options, refused)
 	refuse("hot=99999999999T", "hot=99999999999T");
 	refuse("hot=101%", "hot=101%");
 	refuse("warm=0", "warm=0");
+	refuse("index=0", "index=0");
+	refuse("index=512K", "index=512K");
+	refuse("index", "index");
 	refuse("idle=0", "idle=0");
 	refuse("idle=1.5", "idle=1.5");
 	refuse("commit=9999", "commit=9999");
@@ -138,6 +143,11 @@ Test(options, together)
 	cr_assert_eq(options_check(&opt, err), -EINVAL);
 	cr_assert(strstr(err, "10G"));
 	accept("hot=10G,warm=6G");
+	cr_assert_eq(options_check(&opt, err), 0);
+	accept("hot=9G,index=2G");
+	cr_assert_eq(options_check(&opt, err), -EINVAL);
+	cr_assert(strstr(err, "index=2"));
+	accept("index=1G");
 	cr_assert_eq(options_check(&opt, err), 0);
 	accept("hot=100%,warm=1M");
 	cr_assert_eq(options_check(&opt, err), -EINVAL);
