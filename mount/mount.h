@@ -61,6 +61,7 @@ int number_parse(const char *text, uint64_t min, uint64_t max, uint64_t *ret);
  */
 #define TESTMASK_NO_PASSTHROUGH 1u
 #define TESTMASK_NO_DIRECT_MMAP 2u
+#define TESTMASK_SAME_HASH      4u
 
 #define OPTIONS_ERROR 512
 

@@ -109,6 +109,7 @@ static const struct {
 } testmasks[] = {
 	{ "no-passthrough", TESTMASK_NO_PASSTHROUGH },
 	{ "no-direct-mmap", TESTMASK_NO_DIRECT_MMAP },
+	{ "same-hash", TESTMASK_SAME_HASH },
 };
 
 #define FAIL(err, ...)                                                                             \
@@ -226,8 +227,8 @@ static int option_testmask(struct mount_options *o, const char *value,
 		if (i == sizeof(testmasks) / sizeof(*testmasks))
 			return FAIL(
 				err,
-				"testmask=%.100s: no such mask: use no-passthrough, no-direct-mmap "
-				"or both with a + between",
+				"testmask=%.100s: no such mask: use no-passthrough, no-direct-mmap, "
+				"same-hash or several with a + between",
 				value);
 		o->testmask |= testmasks[i].bit;
 		word += len + (word[len] == '+');

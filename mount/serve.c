@@ -48,6 +48,7 @@ static int server_open_store(struct server *s)
 		.codec = o->codec,
 		.dedup = o->dedup,
 		.read_only = o->read_only,
+		.same_hash = o->testmask & TESTMASK_SAME_HASH,
 		.hooks = { .arg = &s->fs,
 			   .log = log_hook,
 			   .changed = fs_hook_changed,

@@ -682,7 +682,7 @@ static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, 
 		return false;
 	/* Somebody may have begun to write to the image since: warm chunks are shared and carry no
 	 * sum. */
-	if (!hash128_equal(hash128(raw, e->len), c->info.hash))
+	if (!hash128_equal(o->store->hash(raw, e->len), c->info.hash))
 		return false;
 	if (c->info.codec == CODEC_RAW)
 		return warm_put(o->store->chunks, c, raw);

@@ -191,7 +191,7 @@ static int add_cut(struct settle *t, size_t at, size_t len)
 		t->cut[t->cuts++] = (struct cut){
 			.at = at,
 			.len = (uint32_t)len,
-			.hash = hash128(t->window + at, len),
+			.hash = t->s->hash(t->window + at, len),
 		};
 	return r;
 }

@@ -341,6 +341,14 @@ static void defaults(struct store *s)
 		s->opt.open_wait_ms = OPEN_WAIT_MS;
 }
 
+/* As if somebody had made all contents collide. */
+static struct hash128 same_hash(const void *buf, size_t len)
+{
+	(void)buf;
+	(void)len;
+	return (struct hash128){ 0 };
+}
+
 static struct store *store_new(const struct store_options *opt)
 {
 	struct store *s = calloc(1, sizeof(*s));
@@ -351,6 +359,7 @@ static struct store *store_new(const struct store_options *opt)
 	s->opt = *opt;
 	s->read_only = opt->read_only;
 	s->io = &io_system;
+	s->hash = opt->same_hash ? same_hash : hash128;
 	s->lock_fd = s->dir_fd = s->seg_fd = s->run_fd = -1;
 	s->img_fd[IMAGE_HUGE] = s->img_fd[IMAGE_SMALL] = -1;
 	pthread_mutex_init(&s->objects_lock, NULL);

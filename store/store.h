@@ -78,6 +78,7 @@ struct store_options {
 	enum codec_choice codec;
 	enum dedup_scope dedup;
 	bool read_only; /* the store is not written; the run directory is: images are filled there */
+	bool same_hash; /* for tests: all contents collide */
 	struct store_hooks hooks;
 };
 

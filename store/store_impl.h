@@ -142,6 +142,7 @@ struct store {
 	atomic_uint_fast64_t
 		run_overhead; /* bytes of the run directory's tmpfs that are not images */
 	const struct io_ops *io;
+	struct hash128 (*hash)(const void *buf, size_t len); /* of a chunk's content */
 	struct meta *meta;
 	struct segset *segs;
 	struct chunk_table *chunks;

@@ -95,6 +95,8 @@ Test(options, testmask)
 	cr_assert_eq(opt.testmask, TESTMASK_NO_PASSTHROUGH);
 	accept("testmask=no-passthrough+no-direct-mmap");
 	cr_assert_eq(opt.testmask, TESTMASK_NO_PASSTHROUGH | TESTMASK_NO_DIRECT_MMAP);
+	accept("testmask=same-hash");
+	cr_assert(opt.testmask & TESTMASK_SAME_HASH);
 	refuse("testmask=no-such", "no-such");
 }
 

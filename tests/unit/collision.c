@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contents whose hashes collide, as somebody may make them: a store in which every content has the same
+ * hash. Bytes decide what is shared, tenants never share, and nothing takes longer than it must. */
+#include "store/store.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SMALL 400u  /* bytes: one chunk */
+#define BLOCK 4096u /* a chunk at its longest, in a file of this size */
+#define BIG   (200u * BLOCK)
+
+static char base[64], store_path[96], run_path[96];
+static struct store *s;
+
+static void open_store(void)
+{
+	struct store_options opt = { .path = store_path,
+				     .rundir = run_path,
+				     .hot_bytes = 256u << 20,
+				     .warm_bytes = 64u << 20,
+				     .same_hash = true };
+	struct store_error err;
+
+	cr_assert_eq(store_open(&opt, &s, &err), 0, "%s", err.text);
+	cr_assert_eq(store_start(s), 0);
+}
+
+static void setup(void)
+{
+	snprintf(base, sizeof(base), "%s/kvfs-unit-XXXXXX", getenv("TMPDIR") ?: "/tmp");
+	cr_assert(mkdtemp(base));
+	snprintf(store_path, sizeof(store_path), "%s/store", base);
+	snprintf(run_path, sizeof(run_path), "%s/run", base);
+	open_store();
+}
+
+static void teardown(void)
+{
+	char cmd[256];
+
+	store_close(s, true);
+	snprintf(cmd, sizeof(cmd), "umount -l %s 2>/dev/null; rm -rf %s", run_path, base);
+	if (system(cmd))
+		fprintf(stderr, "%s: cannot be removed\n", base);
+}
+
+TestSuite(collision, .init = setup, .fini = teardown, .timeout = 120);
+
+static struct store_status status(void)
+{
+	struct store_status st;
+
+	store_status(s, &st);
+	return st;
+}
+
+static void content(char *buf, size_t len, uint64_t seed)
+{
+	uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15ull;
+
+	for (size_t i = 0; i < len; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		buf[i] = (char)(x >> 32);
+	}
+}
+
+/* Written and settled. */
+static struct object *file(uint64_t ino, uint32_t tenant, const char *data, size_t len)
+{
+	struct object *o;
+
+	cr_assert_eq(object_create(s, ino, tenant, &o), 0);
+	cr_assert_eq(object_write(o, data, len, 0), (ssize_t)len);
+	cr_assert_eq(object_settle(o), 0);
+	return o;
+}
+
+static void put(struct meta_txn *t, struct object *o)
+{
+	struct meta_inode i = { .ino = object_ino(o), .mode = S_IFREG | 0600, .nlink = 1 };
+	uint64_t gen;
+
+	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
+}
+
+static void commit(struct object **o, size_t n)
+{
+	struct meta_txn *t;
+
+	cr_assert_eq(store_sync_data(s), 0);
+	cr_assert_eq(meta_begin(s, &t), 0);
+	for (size_t i = 0; i < n; i++)
+		put(t, o[i]);
+	cr_assert_eq(meta_commit(t, true), 0);
+}
+
+static void expect(struct object *o, const char *want, size_t len)
+{
+	char *got = malloc(len);
+
+	for (size_t off = 0; off < len;) {
+		ssize_t n = object_read(o, got + off, len - off, off);
+
+		cr_assert(n > 0, "read at %zu: %zd", off, n);
+		off += n;
+	}
+	cr_assert(!memcmp(got, want, len), "other bytes in %lu", (unsigned long)object_ino(o));
+	free(got);
+}
+
+/* Many files of one length, of two owners who have the same contents; each content once an owner. */
+Test(collision, neither_files_nor_owners_are_mixed_up)
+{
+	enum { N = 100 };
+	struct object *o[2 * N];
+	char data[SMALL];
+	uint32_t tenant;
+
+	for (uint64_t i = 0; i < 2 * N; i++) {
+		content(data, SMALL, i / 2);
+		o[i] = file(100 + i, i & 1 ? 1000 : 0, data, SMALL);
+	}
+	cr_assert_eq(status().dedup_bytes_total, 0, "nothing of an owner's is another's");
+	cr_assert_eq(status().unique_bytes, 2 * N * SMALL);
+	commit(o, 2 * N);
+	for (uint64_t i = 0; i < 2 * N; i++) {
+		cr_assert_eq(object_evict(o[i], i & 2 ? TIER_WARM : TIER_COLD), 0);
+		object_unref(o[i]);
+	}
+	/* As they are in memory, after a kill, and as a mount reads the rows. */
+	for (int k = 0; k < 3; k++) {
+		for (uint64_t i = 0; i < 2 * N; i++) {
+			tenant = i & 1 ? 1000 : 0;
+			content(data, SMALL, i / 2);
+			cr_assert_eq(object_get(s, 100 + i, tenant, &o[i]), 0);
+			expect(o[i], data, SMALL);
+			object_unref(o[i]);
+		}
+		store_close(s, k > 0);
+		open_store();
+	}
+}
+
+/* In one file, too; and what is the same is shared still, as far as the index knows it. */
+Test(collision, chunks_of_a_file_are_told_apart)
+{
+	char *data = malloc(BIG);
+	struct object *o[2];
+
+	/* A content without a cut but the longest: every chunk is as long as the others. */
+	for (size_t i = 0; i < BIG; i += 4)
+		memcpy(data + i, (uint32_t[]){ 0x01010101u * (uint32_t)(i / BLOCK + 1) }, 4);
+	o[0] = file(100, 0, data, BIG);
+	cr_assert_eq(status().unique_bytes + status().dedup_bytes_total, BIG);
+	cr_assert(status().chunks > 100, "%lu", (unsigned long)status().chunks);
+	o[1] = file(101, 0, data, BIG);
+	cr_assert_eq(status().unique_bytes + status().dedup_bytes_total, 2 * BIG);
+	commit(o, 2);
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(object_evict(o[i], TIER_COLD), 0);
+		expect(o[i], data, BIG);
+		object_unref(o[i]);
+	}
+	free(data);
+}
+
+Test(collision, what_was_just_stored_is_shared)
+{
+	char data[SMALL];
+
+	for (uint64_t i = 0; i < 100; i++) {
+		content(data, SMALL, i);
+		object_unref(file(100 + 2 * i, 0, data, SMALL));
+		object_unref(file(101 + 2 * i, 0, data, SMALL));
+		cr_assert_eq(status().unique_bytes, (i + 1) * SMALL);
+		cr_assert_eq(status().dedup_bytes_total, (i + 1) * SMALL);
+	}
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* The candidates of a chunk are a few, however many collide: the later ones cost about what the first did. */
+Test(collision, many_cost_no_more_than_few)
+{
+	enum { N = 800, PART = 200 };
+	struct object *o[PART];
+	char data[SMALL];
+	double first = 0, last = 0;
+
+	for (uint64_t n = 0; n < N; n += PART) {
+		double t = seconds();
+
+		for (uint64_t i = 0; i < PART; i++) {
+			content(data, SMALL, n + i);
+			o[i] = file(100 + n + i, 0, data, SMALL);
+		}
+		last = seconds() - t;
+		first = n ? first : last;
+		commit(o, PART);
+		for (uint64_t i = 0; i < PART; i++) {
+			cr_assert_eq(object_evict(o[i], TIER_COLD), 0);
+			object_unref(o[i]);
+		}
+	}
+	cr_assert(last < first * 3, "%.3f s, then %.3f", first, last);
+}
