@@ -671,18 +671,29 @@ static int evict_locked(struct object *o, enum object_tier to)
 	return 0;
 }
 
+/* No writer came since the image was clean at wgen: what was read of it is what was settled. */
+static bool still_clean(struct object *o, uint64_t wgen)
+{
+	bool clean;
+
+	pthread_mutex_lock(&o->mu);
+	clean = !object_dirty_locked(o) && o->wgen == wgen;
+	pthread_mutex_unlock(&o->mu);
+	return clean;
+}
+
 /* The chunk's encoded form, made from the image's bytes. False unless it is what the store has. */
-static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, int fd, char *raw,
-		     char *enc)
+static bool warm_one(struct object *o, struct chunk *c, const struct extent *e, int fd,
+		     uint64_t wgen, char *raw, char *enc)
 {
 	const struct codec *codec = codec_by_id(c->info.codec);
 
 	if (!codec || e->skip || e->len != c->info.raw_len ||
 	    pread(fd, raw, e->len, e->off) != (ssize_t)e->len)
 		return false;
-	/* Somebody may have begun to write to the image since: warm chunks are shared and carry no
-	 * sum. */
-	if (!hash128_equal(o->store->hash(raw, e->len), c->info.hash))
+	/* Somebody may have begun to write to the image since. Warm chunks are shared and carry no sum, and a
+	 * writer can make a content whose hash is the same. */
+	if (!still_clean(o, wgen) || !hash128_equal(o->store->hash(raw, e->len), c->info.hash))
 		return false;
 	if (c->info.codec == CODEC_RAW)
 		return warm_put(o->store->chunks, c, raw);
@@ -699,10 +710,12 @@ static void warm_from_image(struct object *o)
 	struct store *s = o->store;
 	char *raw = malloc(CHUNK_MAX), *enc = malloc(CHUNK_MAX);
 	struct extmap *m;
+	uint64_t wgen;
 	int fd;
 
 	pthread_mutex_lock(&o->mu);
 	m = extmap_ref(o->under);
+	wgen = o->wgen;
 	fd = o->image == IMAGE_COMPLETE && !object_dirty_locked(o) &&
 			     o->under_stored <= s->opt.warm_bytes ?
 		     image_open(o, O_RDONLY) :
@@ -714,7 +727,7 @@ static void warm_from_image(struct object *o)
 		if (!c)
 			continue;
 		if (!c->warm)
-			warm_one(o, c, &m->e[i], fd, raw, enc);
+			warm_one(o, c, &m->e[i], fd, wgen, raw, enc);
 		chunk_put(s->chunks, c);
 	}
 	if (fd >= 0)

@@ -4,6 +4,8 @@
 #include "store/store.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,4 +219,82 @@ Test(collision, many_cost_no_more_than_few)
 		}
 	}
 	cr_assert(last < first * 3, "%.3f s, then %.3f", first, last);
+}
+
+struct race {
+	struct object *o;
+	int result;
+};
+
+static void *evict_warm(void *arg)
+{
+	struct race *r = arg;
+
+	r->result = object_evict(r->o, TIER_WARM);
+	return NULL;
+}
+
+/* As a passthrough writer does, unseen. False when there is no image any more. */
+static bool write_unseen(struct object *o, const char *data, size_t len)
+{
+	char path[64];
+	int fd, wfd;
+
+	if (object_handle_begin(o, true, true))
+		return false;
+	fd = object_image_open(o);
+	cr_assert(fd >= 0);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	wfd = open(path, O_WRONLY);
+	cr_assert(wfd >= 0);
+	cr_assert_eq(pwrite(wfd, data, len, 0), (ssize_t)len);
+	close(wfd);
+	close(fd);
+	object_image_close(o);
+	object_handle_end(o, true, true);
+	return true;
+}
+
+/* While o becomes warm; whether it still had an image when the writer came. */
+static bool write_while_warming(struct object *o, const char *data, size_t len)
+{
+	uint64_t warm = status().warm.bytes;
+	struct race r = { .o = o };
+	pthread_t thread;
+	bool met;
+
+	cr_assert_eq(pthread_create(&thread, NULL, evict_warm, &r), 0);
+	while (status().warm.bytes == warm)
+		;
+	met = write_unseen(o, data, len);
+	pthread_join(thread, NULL);
+	return met;
+}
+
+/* Who writes to an image while it is being encoded for the warm tier does not get there what he writes: his hash says
+ * nothing, and the chunks are those of other files, too. */
+Test(collision, what_is_written_meanwhile_does_not_become_warm)
+{
+	enum { LEN = 12 << 20, TRIES = 20 };
+	char *data = malloc(LEN), *forged = malloc(LEN);
+	struct object *o[2];
+	bool met = false;
+
+	content(forged, LEN, TRIES);
+	for (uint64_t i = 0; i < TRIES && !met; i++) {
+		content(data, LEN, i);
+		o[0] = file(100 + 2 * i, 0, data, LEN);
+		o[1] = file(101 + 2 * i, 0, data, LEN);
+		commit(o, 2);
+		cr_assert_eq(object_evict(o[1], TIER_COLD), 0);
+		met = write_while_warming(o[0], forged, LEN);
+		expect(o[1], data, LEN);
+		for (int k = 0; k < 2; k++) {
+			object_discard(o[k]);
+			object_unref(o[k]);
+		}
+	}
+	cr_assert(met, "the writer always came too late");
+	free(data);
+	free(forged);
 }
