@@ -139,7 +139,7 @@ int chunk_table_new(uint64_t warm_budget, uint64_t index_budget, struct chunk_ta
 
 static void warm_drop(struct chunk_table *t, struct chunk *c)
 {
-	struct warm *w = c->warm;
+	struct warm *w = c->state == CHUNK_LIVE ? c->warm : NULL;
 
 	if (!w)
 		return;
@@ -158,7 +158,8 @@ void chunk_table_free(struct chunk_table *t)
 
 		if (!c || c == TOMBSTONE)
 			continue;
-		free(c->warm);
+		if (c->state == CHUNK_LIVE)
+			free(c->warm);
 		free(c);
 	}
 	free(t->by_id.slot);
@@ -187,9 +188,9 @@ static void die_if_unused(struct chunk_table *t, struct chunk *c)
 {
 	if (c->refs_db || c->refs_mem || c->in_txn || c->state != CHUNK_LIVE)
 		return;
+	warm_drop(t, c);
 	c->state = CHUNK_DEAD;
 	LIST_INSERT_HEAD(&t->dead, c, dead);
-	warm_drop(t, c);
 	count(t, c, -1);
 }
 
@@ -200,6 +201,7 @@ static void revive(struct chunk_table *t, struct chunk *c)
 		return;
 	LIST_REMOVE(c, dead);
 	c->state = CHUNK_LIVE;
+	c->warm = NULL;
 	count(t, c, 1);
 }
 
@@ -584,7 +586,7 @@ bool warm_has_map(struct chunk_table *t, const struct extmap *m)
 	for (size_t i = 0; all && i < m->n; i++) {
 		const struct chunk *c = find_id(t, m->e[i].chunk);
 
-		all = c && c->warm;
+		all = c && c->state == CHUNK_LIVE && c->warm;
 	}
 	pthread_mutex_unlock(&t->lock);
 	return all;

@@ -38,8 +38,10 @@ struct chunk {
 	bool persisted;  /* has a row in meta.db, or is in the transaction being committed */
 	bool flight;     /* the latter */
 	uint32_t in_txn; /* changes of refs_db in transactions that have not ended: it cannot die */
-	struct warm *_Atomic warm; /* read without the lock as a hint */
-	LIST_ENTRY(chunk) dead;    /* while CHUNK_DEAD */
+	union {
+		struct warm *_Atomic warm; /* while CHUNK_LIVE; a hint without the lock */
+		LIST_ENTRY(chunk) dead;    /* while CHUNK_DEAD */
+	};
 };
 
 struct chunk_totals {

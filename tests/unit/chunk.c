@@ -211,3 +211,29 @@ Test(chunk, warm_keeps_its_budget)
 	v[0] = add(1, 99, 10001);
 	cr_assert(!warm_put(t, v[0], payload), "larger than the budget");
 }
+
+/* A chunk that died was dropped from the warm tier, and is cold when it is found again. */
+Test(chunk, is_cold_after_a_death)
+{
+	char payload[100] = "payload", got[100];
+	struct chunk *c = add(1, 42, sizeof(payload)), *other = add(1, 43, sizeof(payload));
+	struct extent e = { .len = sizeof(payload), .chunk = c->info.chunk_id };
+	struct extmap *m = extmap_new(&e, 1);
+	struct chunk_totals n;
+
+	cr_assert_not_null(m);
+	cr_assert(warm_put(t, c, payload));
+	cr_assert(warm_has_map(t, m));
+	chunk_put(t, other);
+	chunk_put(t, c);
+	chunk_table_totals(t, &n);
+	cr_assert_eq(n.warm_bytes, 0);
+	cr_assert(!warm_has_map(t, m));
+	warm_drop_map(t, m);
+	c = chunk_get(t, e.chunk);
+	cr_assert(!warm_get(t, c, got));
+	cr_assert(!warm_has_map(t, m));
+	cr_assert(warm_put(t, c, payload));
+	cr_assert(warm_get(t, c, got) && !strcmp(got, payload));
+	extmap_unref(m);
+}
