@@ -170,10 +170,26 @@ static int fill_window(struct analyzer *a, int fd, size_t have, size_t *ret_have
 	return n < 0 ? (int)n : n == 0;
 }
 
+static int read_at(void *arg, void *buf, size_t len, uint64_t off)
+{
+	ssize_t n = 0;
+
+	for (size_t done = 0; done < len; done += n) {
+		do
+			n = pread(*(int *)arg, (char *)buf + done, len - done, off + done);
+		while (n < 0 && errno == EINTR);
+		if (n <= 0)
+			return n ? -errno : -ENODATA;
+	}
+	return 0;
+}
+
 int analyzer_file(struct analyzer *a, int fd, void (*done)(void *arg, uint64_t bytes), void *arg,
 		  struct analysis *ret)
 {
-	struct cutter c = { .window = a->window };
+	struct slabs slabs = { 0 };
+	struct cutter c = { .window = a->window, .slabs = &slabs };
+	struct layout_source src = { read_at, &fd, 0 };
 	size_t have = 0;
 	struct stat st;
 	int r = 0;
@@ -182,18 +198,21 @@ int analyzer_file(struct analyzer *a, int fd, void (*done)(void *arg, uint64_t b
 	if (fstat(fd, &st))
 		return -errno;
 	c.chunker = chunker_for((uint64_t)st.st_size);
+	src.size = (uint64_t)st.st_size;
+	layout_find(&src, &slabs);
 	while (!r && !c.last) {
 		r = fill_window(a, fd, have, &have);
 		if (r < 0)
-			return r;
+			break;
 		c.last = r;
 		c.len = have;
-		c.at = c.zero_page = 0;
+		c.at = c.zero_page = c.slab_end = 0;
 		r = add_window(a, &c, ret);
 		done(arg, c.at);
 		c.off += c.at;
 		have -= c.at;
 		memmove(a->window, a->window + c.at, have);
 	}
+	slabs_done(&slabs);
 	return r;
 }

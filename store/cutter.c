@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cutter: a chunk ends where a page of zeros begins, and zeros at a chunk's start become holes, so that
- * holes lie in the same places whatever is around them.
+ * holes lie in the same places whatever is around them. A slab is cut as if there were nothing before it.
  */
 #include "store/cutter.h"
 
@@ -38,29 +38,45 @@ static size_t next_zero_page(const struct cutter *c)
 	return c->len;
 }
 
-/* Passes over zeros that are a hole. */
+/* Where the slab that at is in ends, the window's end at the latest. */
+static size_t slab_end(struct cutter *c)
+{
+	if (c->slab_end <= c->at) {
+		uint64_t next = slabs_next(c->slabs, c->off + c->at);
+
+		c->slab_end = next - c->off < c->len ? next - c->off : c->len;
+	}
+	return c->slab_end;
+}
+
+/* Passes over zeros that are a hole; those of another slab are another one. */
 static void skip_hole(struct cutter *c)
 {
-	size_t left = c->len - c->at, zeros = zero_run(c->window + c->at, left);
+	size_t end, left, zeros;
 
-	/* A hole ends at a multiple of 4, where chunks may begin. */
-	if (zeros < left || !c->last)
-		zeros &= ~(size_t)3;
-	if (zeros >= HOLE_MIN || zeros == left)
-		c->at += zeros;
+	do {
+		end = slab_end(c);
+		left = end - c->at;
+		zeros = zero_run(c->window + c->at, left);
+		/* A hole ends at a multiple of 4, where chunks may begin. */
+		if (zeros < left || (end == c->len && !c->last))
+			zeros &= ~(size_t)3;
+		if (zeros >= HOLE_MIN || zeros == left)
+			c->at += zeros;
+	} while (c->at == end && end < c->len);
 }
 
 size_t cutter_next(struct cutter *c, size_t *ret_at)
 {
-	size_t n;
+	size_t n, end;
 
 	skip_hole(c);
 	if (c->at == c->len)
 		return 0;
 	if (c->zero_page <= c->at)
 		c->zero_page = next_zero_page(c);
-	n = chunker_next(&c->chunker, c->window + c->at, c->zero_page - c->at,
-			 c->last || c->zero_page < c->len);
+	end = slab_end(c) < c->zero_page ? c->slab_end : c->zero_page;
+	n = chunker_next(&c->chunker, c->window + c->at, end - c->at, c->last || end < c->len);
 	*ret_at = c->at;
 	c->at += n;
 	return n;

@@ -73,6 +73,7 @@ void object_destroy(struct object *o)
 	blockmap_done(&o->filling);
 	blockmap_done(&o->dirty);
 	blockmap_done(&o->redirty);
+	slabs_done(&o->slabs);
 	image_unmap(o);
 	if (o->fd >= 0)
 		close(o->fd);

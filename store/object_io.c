@@ -324,8 +324,8 @@ static int pread_image(struct object *o, void *buf, size_t len, uint64_t off)
 }
 
 /* Block by block: what is valid from the image, the rest from the extents. Runs of one kind go
- * together. rw held. */
-static int read_pieces(struct object *o, char *buf, size_t len, uint64_t off)
+ * together. */
+int object_peek(struct object *o, void *buf, size_t len, uint64_t off)
 {
 	size_t done = 0;
 
@@ -344,9 +344,9 @@ static int read_pieces(struct object *o, char *buf, size_t len, uint64_t off)
 		pthread_mutex_unlock(&o->mu);
 		stop = min64((b + n) * OBJECT_BLOCK, off + len);
 		if (valid)
-			r = pread_image(o, buf + done, stop - off - done, off + done);
+			r = pread_image(o, (char *)buf + done, stop - off - done, off + done);
 		else
-			r = fetch_extents(o, buf + done, stop - off - done, off + done);
+			r = fetch_extents(o, (char *)buf + done, stop - off - done, off + done);
 		if (r)
 			return r;
 		done = stop - off;
@@ -392,7 +392,7 @@ ssize_t object_read(struct object *o, void *buf, size_t len, uint64_t off)
 	 * answer: the pieces tell. */
 	if (fills && len)
 		fill_blocks(o, off / OBJECT_BLOCK, object_blocks(off + len) - off / OBJECT_BLOCK);
-	r = len ? read_pieces(o, buf, len, off) : 0;
+	r = len ? object_peek(o, buf, len, off) : 0;
 	pthread_rwlock_unlock(&o->rw);
 	return r ? r : (ssize_t)len;
 }

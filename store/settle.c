@@ -200,7 +200,7 @@ static int add_cut(struct settle *t, size_t at, size_t len)
 static int cut_window(struct settle *t, const struct chunker *ck, uint64_t off, size_t len,
 		      bool last, size_t *ret_used)
 {
-	struct cutter c = { *ck, t->window, off, len, last, 0, 0 };
+	struct cutter c = { *ck, &t->o->slabs, t->window, off, len, last, 0, 0, 0 };
 	size_t at, n;
 	int r = 0;
 
@@ -276,6 +276,38 @@ static int settle_region(struct settle *t, const struct region *g)
 		off += used;
 	}
 	return 0;
+}
+
+/* ---- the layout ---- */
+
+static int peek(void *arg, void *buf, size_t len, uint64_t off)
+{
+	return object_peek(arg, buf, len, off);
+}
+
+/* What was found last holds while the size and the head stay; what is written unseen may be either. */
+static bool layout_holds(const struct settle *t)
+{
+	const struct slabs *s = &t->o->slabs;
+
+	return !t->whole && s->head && s->size == t->size && t->region[0].from >= s->head;
+}
+
+/* Where the slabs begin. Without a layout, be it only that its head cannot be read, the content alone says
+ * where chunks end. */
+static void find_layout(struct settle *t)
+{
+	struct object *o = t->o;
+	struct layout_source src = { peek, o, t->size };
+
+	if (layout_holds(t))
+		return;
+	slabs_done(&o->slabs);
+	if (!t->frozen)
+		pthread_rwlock_rdlock(&o->rw);
+	layout_find(&src, &o->slabs);
+	if (!t->frozen)
+		pthread_rwlock_unlock(&o->rw);
 }
 
 /* ---- what to settle ---- */
@@ -478,6 +510,8 @@ static int settle_once(struct settle *t)
 	pthread_mutex_unlock(&o->mu);
 	if (!t->frozen)
 		pthread_rwlock_unlock(&o->rw);
+	if (!r && t->regions)
+		find_layout(t);
 	for (size_t i = 0; i < t->regions && !r; i++)
 		r = settle_region(t, &t->region[i]);
 	/* A kill must not take what the journal is about to call settled. */

@@ -15,6 +15,7 @@
 
 #include "store/chunk.h"
 #include "store/journal.h"
+#include "store/layout.h"
 #include "store/meta.h"
 #include "store/store.h"
 
@@ -70,6 +71,7 @@ struct object {
 	bool in_lru, in_pending;
 
 	pthread_mutex_t settle_lock;
+	struct slabs slabs; /* settle_lock: as found last, head 0: never */
 	pthread_rwlock_t rw;
 	pthread_mutex_t mu;
 	pthread_cond_t filled; /* blocks came out of filling */
@@ -345,6 +347,11 @@ unsigned fill_threads(struct store *s);
 void fill_stop(struct store *s);
 void fill_enqueue(struct object *o);
 uint64_t fill_estimate_us(struct object *o); /* mu held */
+
+/* ---- object_io.c ---- */
+/* The bytes as they are now, without bringing any into the image; what lies behind the end is zeros. rw
+ * held, mu not. */
+int object_peek(struct object *o, void *buf, size_t len, uint64_t off);
 
 /* ---- object.c ---- */
 void object_destroy(struct object *o);     /* frees; not from the table */

@@ -37,25 +37,30 @@ def scan(bench):
 
 
 class Slabs:
-    """Keys and values of one layer, token by token: every file begins like this and ends as its own."""
+    """Keys and values of layers, token by token: every file begins like this and ends as its own."""
 
-    def __init__(self, seed, tokens):
+    def __init__(self, seed, tokens, layers=1, token=TOKEN):
         self.random = random.Random(seed)
-        self.slabs = [self.random.randbytes(tokens * TOKEN) for _ in range(2)]
+        self.layers, self.token = layers, token
+        self.slabs = [self.random.randbytes(tokens * token) for _ in range(2 * layers)]
 
     def file(self, path, tokens, shared):
-        """A safetensors file of [2, tokens, 8, 128] bf16 whose header has a length of its own."""
-        header = json.dumps({
-            "kv": {"dtype": "BF16", "shape": [2, tokens, 8, 128], "data_offsets": [0, 2 * tokens * TOKEN]},
-            "__metadata__": {"prompt": "x" * self.random.randrange(1, 200)},
-        }).encode()
+        """A safetensors file of [2, tokens, ...] bf16, whose header has a length of its own."""
+        layer = 2 * tokens * self.token
+        tensors = {
+            str(i): {"dtype": "BF16", "shape": [2, tokens, self.token // 2],
+                     "data_offsets": [i * layer, (i + 1) * layer]}
+            for i in range(self.layers)
+        }
+        tensors["__metadata__"] = {"prompt": "x" * self.random.randrange(1, 200)}
+        header = json.dumps(tensors).encode()
         header += b" " * (-len(header) % 8)
         with open(path, "wb") as f:
             f.write(struct.pack("<Q", len(header)) + header)
             for slab in self.slabs:
-                f.write(slab[:shared * TOKEN])
-                f.write(self.random.randbytes((tokens - shared) * TOKEN))
-        return 2 * tokens * TOKEN
+                f.write(slab[:shared * self.token])
+                f.write(self.random.randbytes((tokens - shared) * self.token))
+        return self.layers * layer
 
 
 class Dedup:
@@ -106,19 +111,26 @@ def dedup(bench):
                 there += os.path.getsize(path) * 300 // (350 if "350" in path else 400) if n else 0
             return written, there
 
-        def prefixes(folder):
+        def prefixes(folder, slabs, lengths):
             written = there = longest = 0
-            for n, tokens in enumerate([2000, 7100, 2500, 4100, 3000, 8000, 6200, 5000]):
+            for n, tokens in enumerate(lengths):
                 shared = tokens * 9 // 10
                 written += slabs.file(os.path.join(folder, str(n)), tokens, shared)
-                there += 2 * min(shared, longest) * TOKEN
+                there += len(slabs.slabs) * min(shared, longest) * slabs.token
                 longest = max(longest, shared)
             return written, there
+
+        def large(folder):
+            return prefixes(folder, slabs, [2000, 7100, 2500, 4100, 3000, 8000, 6200, 5000])
+
+        def small(folder):
+            return prefixes(folder, Slabs(2, 900, 30, 384), [500, 350, 700, 420, 900, 600])
 
         d.measure("copied", copied)
         d.measure("saved again", again)
         d.measure("prefix computed again, real fp16 slot files", real)
-        d.measure("prefix of 2000 to 8000 tokens, safetensors", prefixes)
+        d.measure("prefix of 2000 to 8000 tokens, safetensors", large)
+        d.measure("prefix of 350 to 900 tokens, 60 slabs of 384 B a token, safetensors", small)
 
 
 @group("replay-table")
