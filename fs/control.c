@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control: tier, stored, idle_for and load_us to be read; pin, codec, evict and prefetch to be set. On a
+ * control: tier, stored, idle_for and load_us to be read; pin, codec, layout, evict and prefetch to be set. On a
  * directory they mean the regular files below it that are the caller's to see, or to set.
  */
 #include "fs/control.h"
@@ -14,16 +14,15 @@
 #include <string.h>
 #include <time.h>
 
-#define PREFIX          "user.kvfs."
 #define RELEASE_WAIT_MS 200
 #define RELEASE_POLL_MS 5
 #define EVICT_TRIES     3
 
 const char *control_name(const char *xattr)
 {
-	size_t len = strlen(PREFIX);
+	size_t len = strlen(XATTR_CONTROL);
 
-	return strncmp(xattr, PREFIX, len) ? NULL : xattr + len;
+	return strncmp(xattr, XATTR_CONTROL, len) ? NULL : xattr + len;
 }
 
 /* The object of a held file, or NULL. */
@@ -140,6 +139,23 @@ static int print_codec(struct fs *fs, struct inode *i, char *buf, size_t size)
 	return snprintf(buf, size, "%s", codec_choice_name(choice));
 }
 
+static int print_layout(struct fs *fs, struct inode *i, char *buf, size_t size)
+{
+	char text[RAW_LAYOUT_TEXT];
+	struct raw_layout l;
+	int r;
+
+	ns_lock(fs);
+	r = choices_load(fs, i);
+	if (r == 0 && !choices_layout(i, &l))
+		r = -ENODATA;
+	ns_unlock(fs);
+	if (r)
+		return r;
+	raw_layout_format(&l, text);
+	return snprintf(buf, size, "%s", text);
+}
+
 ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *buf, size_t size)
 {
 	struct fs *fs = req_fs(c->req);
@@ -156,6 +172,8 @@ ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *b
 	}
 	if (!strcmp(name, "codec"))
 		return print_codec(fs, i, buf, size);
+	if (!strcmp(name, "layout"))
+		return print_layout(fs, i, buf, size);
 	if (!is_sum(name))
 		return -ENODATA;
 	r = walk_files(c, i, false, add_file, &s);
@@ -406,14 +424,91 @@ static int set_codec(struct caller *c, struct inode *i, enum codec_choice choice
 	return r ? r : walk_files(c, i, true, choose_codec, &h);
 }
 
+/* ---- layout ---- */
+
+struct laying {
+	struct fs *fs;
+	struct raw_layout layout; /* all zero: none */
+};
+
+/* The lock is held and the xattrs are loaded. */
+static int change_layout(struct fs *fs, struct inode *i, const struct raw_layout *l)
+{
+	struct nsop op;
+	char *text;
+	int r;
+
+	if (!l->slabs && !l->stride && !(i->a.flags & META_LAYOUT))
+		return 0;
+	nsop_begin(&op, fs);
+	r = choices_stage_layout(&op, i, l, &text);
+	if (r == 0)
+		r = nsop_run(&op);
+	if (r)
+		free(text);
+	return r;
+}
+
+static int choose_layout(void *arg, struct inode *i)
+{
+	struct laying *y = arg;
+	int r;
+
+	ns_lock(y->fs);
+	r = xattrs_load(y->fs, i);
+	if (r == 0)
+		r = change_layout(y->fs, i, &y->layout);
+	if (r == 0 && inode_is_file(i) && i->file.o && !i->discarded)
+		choices_apply(i, i->file.o);
+	ns_unlock(y->fs);
+	return r;
+}
+
+static int set_layout(struct caller *c, struct inode *i, const struct raw_layout *l)
+{
+	struct laying y = { req_fs(c->req), *l };
+	int r = 0;
+
+	if (inode_is_dir(i) && owns(c, i))
+		r = choose_layout(&y, i);
+	return r ? r : walk_files(c, i, true, choose_layout, &y);
+}
+
+int control_remove(struct caller *c, struct inode *i, const char *name)
+{
+	static const struct raw_layout none;
+
+	if (!has_controls(i))
+		return -EPERM;
+	if (!strcmp(name, "pin"))
+		return pin(c, i, false);
+	if (!strcmp(name, "codec"))
+		return set_codec(c, i, CODEC_CHOICE_STORE);
+	return strcmp(name, "layout") ? -EPERM : set_layout(c, i, &none);
+}
+
 /* ---- setting ---- */
 
 /* A shell may add a newline, a program a NUL. */
-static bool is_word(const char *value, size_t len, const char *word)
+static size_t trimmed(const char *value, size_t len)
 {
 	while (len && (value[len - 1] == '\n' || value[len - 1] == '\0'))
 		len--;
+	return len;
+}
+
+static bool is_word(const char *value, size_t len, const char *word)
+{
+	len = trimmed(value, len);
 	return len == strlen(word) && !memcmp(value, word, len);
+}
+
+static int parse_layout(struct caller *c, struct inode *i, const char *value, size_t len)
+{
+	struct raw_layout l;
+	int r = raw_layout_parse(value, trimmed(value, len), &l);
+
+	return r ? r : set_layout(c, i, &l);
 }
 
 int control_set(struct caller *c, struct inode *i, const char *name, const char *value, size_t len)
@@ -436,6 +531,8 @@ int control_set(struct caller *c, struct inode *i, const char *name, const char 
 			return pin(c, i, true);
 		return is_word(value, len, "0") ? pin(c, i, false) : -EINVAL;
 	}
+	if (!strcmp(name, "layout"))
+		return parse_layout(c, i, value, len);
 	if (!strcmp(name, "codec"))
 		for (unsigned k = 0; k < CODEC_CHOICES; k++)
 			if (is_word(value, len, codec_choice_name(k)))

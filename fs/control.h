@@ -30,6 +30,8 @@ bool caller_may_enter(struct caller *c, const struct inode *dir);
 ssize_t control_get(struct caller *c, struct inode *i, const char *name, char *buf, size_t size);
 /* Of a directory: for the caller's own files that it can reach; root's are all. */
 int control_set(struct caller *c, struct inode *i, const char *name, const char *value, size_t len);
+/* Of those that are a state which can be taken away; -EPERM: it is none. */
+int control_remove(struct caller *c, struct inode *i, const char *name);
 
 /*
  * Settles, commits, and drops what is in the way of the tier. Waits so long for handles that are

@@ -336,8 +336,11 @@ void inode_update_dirty(struct fs *fs, struct inode *i)
 int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
 {
 	struct object *o = i->file.o;
-	int r;
+	int r = o ? 0 : choices_load(fs, i);
 
+	if (r)
+		return r;
+	o = i->file.o;
 	if (!o) {
 		uint64_t ino = i->ino;
 		uint32_t uid = i->a.uid;
@@ -352,7 +355,7 @@ int inode_object_load(struct fs *fs, struct inode *i, struct object **ret)
 			o = i->file.o;
 		} else {
 			i->file.o = o;
-			object_set_codec(o, meta_codec_of(i->a.flags));
+			choices_apply(i, o);
 			if (!i->a.nlink)
 				object_set_unlinked(o, true);
 		}

@@ -187,6 +187,8 @@ static void describe(const struct make *mk, const struct inode *p, uint64_t ino,
 		.rdev = (uint32_t)mk->rdev,
 		.flags = p->a.flags & META_INHERITED,
 	};
+	if (!S_ISREG(a->mode) && !S_ISDIR(a->mode))
+		a->flags &= ~META_LAYOUT;
 	if (p->a.mode & S_ISGID) {
 		a->gid = p->a.gid;
 		if (S_ISDIR(a->mode))
@@ -216,7 +218,6 @@ static int enter(struct fs *fs, const struct make *mk, const struct inode *p, ui
 		return r;
 	if (o) {
 		i->file.o = o;
-		object_set_codec(o, meta_codec_of(i->a.flags));
 		object_set_unlinked(o, true);
 	}
 	i->refs++;
@@ -224,12 +225,28 @@ static int enter(struct fs *fs, const struct make *mk, const struct inode *p, ui
 	return 0;
 }
 
+/* The layout is an attribute, of which the new inode gets its own. */
+static int stage_layout(struct nsop *op, struct inode *p, struct inode *i, char **ret)
+{
+	struct raw_layout l = { 0 };
+
+	if (!(i->a.flags & META_LAYOUT))
+		return 0;
+	choices_layout(p, &l);
+	return choices_stage_layout(op, i, &l, ret);
+}
+
 static int run_make(struct fs *fs, struct inode *p, struct dentry *d, struct inode *i)
 {
 	bool dir = inode_is_dir(i);
+	char *layout = NULL;
 	struct nsop op;
+	int r;
 
 	nsop_begin(&op, fs);
+	r = stage_layout(&op, p, i, &layout);
+	if (r)
+		return r;
 	if (d) {
 		nsop_inode(&op, i)->nlink = dir ? 2 : 1;
 		nsop_touch(&op, p, true)->nlink += dir;
@@ -237,7 +254,12 @@ static int run_make(struct fs *fs, struct inode *p, struct dentry *d, struct ino
 	} else {
 		nsop_inode(&op, i);
 	}
-	return nsop_run(&op);
+	r = nsop_run(&op);
+	if (r)
+		free(layout);
+	else if (inode_is_file(i))
+		choices_apply(i, i->file.o);
+	return r;
 }
 
 /* The lock is held. o is taken over, whatever comes of it. */
@@ -280,13 +302,28 @@ static int find_place(struct fs *fs, uint64_t parent, const char *name, struct i
 	return r;
 }
 
+/* What there is to inherit is there, unless the directory leaves memory meanwhile: then nothing is. */
+static int load_parent(struct fs *fs, uint64_t parent)
+{
+	struct inode *p;
+	int r = inode_hold(fs, parent, &p);
+
+	if (r)
+		return r;
+	r = choices_load(fs, p);
+	inode_put(fs, p);
+	return r;
+}
+
 static int make_locked(struct fs *fs, const struct make *mk, uint64_t parent, const char *name,
 		       uint64_t ino, struct object *o, struct inode **ret)
 {
 	struct inode *p;
 	struct dentry *d;
-	int r = find_place(fs, parent, name, &p, &d);
+	int r = load_parent(fs, parent);
 
+	if (r == 0)
+		r = find_place(fs, parent, name, &p, &d);
 	if (r) {
 		if (o)
 			object_discard(o);

@@ -273,6 +273,21 @@ struct xattr *xattrs_find(struct inode *i, const char *name); /* present or not 
 /* Finds or makes an entry that is not present. */
 struct xattr *xattrs_slot(struct inode *i, const char *name);
 void xattrs_free(struct inode *i);
+/* Those whose name begins so are kvfs's own and in no list. */
+#define XATTR_CONTROL "user.kvfs."
+
+/* ---- how the content of an inode is to be stored (choices.c) ---------------------------------- */
+
+/* What the flags say of the layout is in its xattrs, which are read from meta.db if need be. The inode is
+ * held. */
+int choices_load(struct fs *fs, struct inode *i);
+/* Tells the object, after the above. */
+void choices_apply(struct inode *i, struct object *o);
+/* The layout of a file or directory, after choices_load(). False: it has none. */
+bool choices_layout(struct inode *i, struct raw_layout *ret);
+/* Stages that as text, or that there is none; what it stages is given to nsop_run(), and to be freed when
+ * that fails. -ENOMEM. The xattrs are loaded. */
+int choices_stage_layout(struct nsop *op, struct inode *i, const struct raw_layout *l, char **ret);
 
 /* ---- journal records ------------------------------------------------------------------------- */
 

@@ -186,7 +186,7 @@ static int load_object(struct fs *fs, struct inode *i)
 	if (r == -ENOENT && !i->in_db) {
 		r = object_create(fs->store, i->ino, i->a.uid, &i->file.o);
 		if (r == 0) {
-			object_set_codec(i->file.o, meta_codec_of(i->a.flags));
+			choices_apply(i, i->file.o);
 			object_ref(i->file.o);
 			o = i->file.o;
 		}

@@ -114,12 +114,18 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 
 /* ---- list ---- */
 
+/* Of those below user.kvfs. the stored ones are in no list either, so that copies do not carry them. */
+static bool is_listed(const struct xattr *x)
+{
+	return x->present && !control_name(x->name);
+}
+
 static size_t names_size(const struct inode *i)
 {
 	size_t size = 0;
 
 	for (struct xattr *x = i->xattrs; x; x = x->next)
-		if (x->present)
+		if (is_listed(x))
 			size += strlen(x->name) + 1;
 	return size;
 }
@@ -135,7 +141,7 @@ static ssize_t list(struct fs *fs, struct inode *i, char **ret)
 		r = (ssize_t)names_size(i);
 		*ret = p = malloc((size_t)r + 1);
 		for (struct xattr *x = i->xattrs; p && x; x = x->next)
-			if (x->present)
+			if (is_listed(x))
 				p = stpcpy(p, x->name) + 1;
 		if (!*ret)
 			r = -ENOMEM;
@@ -268,12 +274,12 @@ static int remove_stored(struct fs *fs, struct inode *i, const char *name)
 	return r;
 }
 
-/* Of the controls only these are a state that can be taken away. */
 static int remove_control(fuse_req_t req, struct inode *i, const char *name)
 {
-	if (!strcmp(name, "pin"))
-		return set_control(req, i, name, "0", 1);
-	return strcmp(name, "codec") ? -EPERM : set_control(req, i, name, "store", 5);
+	struct caller c;
+
+	caller_init(&c, req);
+	return control_remove(&c, i, name);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include <uthash.h>
 
@@ -184,12 +185,25 @@ static int read_at(void *arg, void *buf, size_t len, uint64_t off)
 	return 0;
 }
 
+/* As an attribute of the file says, on a mount or wherever there are some, else as its head does. */
+static void find_layout(int fd, uint64_t size, struct slabs *ret)
+{
+	struct layout_source src = { read_at, &fd, size };
+	char text[RAW_LAYOUT_TEXT];
+	ssize_t len = fgetxattr(fd, META_LAYOUT_XATTR, text, sizeof(text));
+	struct raw_layout raw;
+
+	if (len > 0 && !raw_layout_parse(text, (size_t)len, &raw))
+		layout_raw(&raw, size, ret);
+	else
+		layout_find(&src, ret);
+}
+
 int analyzer_file(struct analyzer *a, int fd, void (*done)(void *arg, uint64_t bytes), void *arg,
 		  struct analysis *ret)
 {
 	struct slabs slabs = { 0 };
 	struct cutter c = { .window = a->window, .slabs = &slabs };
-	struct layout_source src = { read_at, &fd, 0 };
 	size_t have = 0;
 	struct stat st;
 	int r = 0;
@@ -198,8 +212,7 @@ int analyzer_file(struct analyzer *a, int fd, void (*done)(void *arg, uint64_t b
 	if (fstat(fd, &st))
 		return -errno;
 	c.chunker = chunker_for((uint64_t)st.st_size);
-	src.size = (uint64_t)st.st_size;
-	layout_find(&src, &slabs);
+	find_layout(fd, (uint64_t)st.st_size, &slabs);
 	while (!r && !c.last) {
 		r = fill_window(a, fd, have, &have);
 		if (r < 0)

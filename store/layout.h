@@ -39,4 +39,9 @@ struct layout_source {
  * else -ENOMEM or what read returned, with *ret untouched. *ret is the caller's, for slabs_done(). */
 int layout_find(const struct layout_source *src, struct slabs *ret);
 
+/* The slabs of a file of so many bytes, as said; head is 0. Without any if it has no room for them or, with
+ * slabs, cannot be parted so. -ENOMEM, with *ret untouched. */
+struct raw_layout;
+int layout_raw(const struct raw_layout *l, uint64_t size, struct slabs *ret);
+
 #endif

@@ -525,6 +525,13 @@ void object_set_codec(struct object *o, enum codec_choice choice)
 	pthread_mutex_unlock(&o->mu);
 }
 
+void object_set_layout(struct object *o, const struct raw_layout *layout)
+{
+	pthread_mutex_lock(&o->mu);
+	o->layout = *layout;
+	pthread_mutex_unlock(&o->mu);
+}
+
 void object_set_tenant(struct object *o, uint32_t tenant)
 {
 	pthread_mutex_lock(&o->mu);

@@ -293,16 +293,24 @@ static bool layout_holds(const struct settle *t)
 	return !t->whole && s->head && s->size == t->size && t->region[0].from >= s->head;
 }
 
-/* Where the slabs begin. Without a layout, be it only that its head cannot be read, the content alone says
- * where chunks end. */
+/* Where the slabs begin: as somebody said, else as the head says. Without a layout, be it only that the head
+ * cannot be read, the content alone says where chunks end. */
 static void find_layout(struct settle *t)
 {
 	struct object *o = t->o;
 	struct layout_source src = { peek, o, t->size };
+	struct raw_layout raw;
 
-	if (layout_holds(t))
+	pthread_mutex_lock(&o->mu);
+	raw = o->layout;
+	pthread_mutex_unlock(&o->mu);
+	if (!raw.slabs && !raw.stride && layout_holds(t))
 		return;
 	slabs_done(&o->slabs);
+	if (raw.slabs || raw.stride) {
+		layout_raw(&raw, t->size, &o->slabs);
+		return;
+	}
 	if (!t->frozen)
 		pthread_rwlock_rdlock(&o->rw);
 	layout_find(&src, &o->slabs);

@@ -57,6 +57,18 @@ const char *codec_choice_name(enum codec_choice choice);
 /* -EINVAL: no such choice. */
 int codec_choice_parse(const char *name, enum codec_choice *ret);
 
+/* Where the slabs of a file without a header are, so that chunks end there. All zero: it is not known. */
+struct raw_layout {
+	uint32_t slabs;  /* that many of equal size, or */
+	uint64_t stride; /* one each so many bytes */
+	uint64_t offset; /* of the first */
+};
+#define RAW_LAYOUT_TEXT 64
+/* From slabs=N or stride=BYTES, with offset=BYTES before or after it and a comma. -EINVAL. */
+int raw_layout_parse(const char *text, size_t len, struct raw_layout *ret);
+/* The same as text; of one that is known. Its length. */
+int raw_layout_format(const struct raw_layout *l, char ret[static RAW_LAYOUT_TEXT]);
+
 /* Whose files may share a chunk. */
 enum dedup_scope {
 	DEDUP_OWNER, /* those of one owner (uid) */
@@ -215,6 +227,8 @@ int object_get(struct store *s, uint64_t ino, uint32_t tenant, struct object **r
 void object_ref(struct object *o);
 /* For what is settled from now on. An object that leaves memory forgets it. */
 void object_set_codec(struct object *o, enum codec_choice choice);
+/* The same. Goes before what a header says; all zero: the header counts. */
+void object_set_layout(struct object *o, const struct raw_layout *layout);
 /* Drops a reference; NULL is fine. Objects with images or dirty bytes stay in memory. */
 void object_unref(struct object *o);
 uint64_t object_ino(const struct object *o);
@@ -334,7 +348,7 @@ struct meta_inode {
 	uint32_t uid, gid;
 	uint32_t nlink;
 	uint32_t rdev;
-	uint32_t flags; /* META_PIN, META_CODEC() */
+	uint32_t flags; /* META_PIN, META_CODEC(), META_LAYOUT */
 	uint64_t size;  /* directories: 0; symlinks: length of the target */
 	struct timespec atime, mtime, ctime, btime;
 	char *target; /* symlinks: owned by the struct, freed by meta_inode_done(); else NULL */
@@ -342,8 +356,10 @@ struct meta_inode {
 #define META_PIN           1u
 #define META_CODEC_MASK    0x70u
 #define META_CODEC(choice) ((uint32_t)(choice) << 4)
-/* What a new inode has from its directory. */
-#define META_INHERITED (META_PIN | META_CODEC_MASK)
+#define META_LAYOUT        0x80u /* of files and directories: the xattr META_LAYOUT_XATTR says what */
+#define META_LAYOUT_XATTR  "user.kvfs.layout"
+/* What a new inode has from its directory; of the last, the xattr too. */
+#define META_INHERITED (META_PIN | META_CODEC_MASK | META_LAYOUT)
 void meta_inode_done(struct meta_inode *i);
 
 /* A number that is no choice, which only another kvfs or an accident has written, is none. */

@@ -79,6 +79,7 @@ struct object {
 	/* mu from here on */
 	uint32_t tenant;
 	enum codec_choice codec;
+	struct raw_layout layout;
 	enum image_state image;
 	enum image_place place;
 	uint64_t expected; /* size a new file will probably get */

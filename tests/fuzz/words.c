@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people and other programs write: mount options, sizes, numbers, names of codecs, lines of mountinfo. */
+/* What people and other programs write: mount options, sizes, numbers, names of codecs, lines of mountinfo,
+ * layouts. */
 #include "mount/mount.h"
+#include "store/layout.h"
 #include "tests/fuzz/fuzz.h"
 
 static void options(const char *text)
@@ -32,11 +34,29 @@ static void sizes(const char *text)
 	must(m >= n - n / 16 && m <= n + n / 16 + 1);
 }
 
+/* There is one way to print a layout, and it means the same. */
+static void layouts(const char *text, size_t len, uint64_t size)
+{
+	char again[RAW_LAYOUT_TEXT];
+	struct raw_layout a, b;
+	struct slabs s;
+
+	if (raw_layout_parse(text, len, &a))
+		return;
+	must(!a.slabs != !a.stride);
+	must((size_t)raw_layout_format(&a, again) == strlen(again));
+	must(!raw_layout_parse(again, strlen(again), &b));
+	must(a.slabs == b.slabs && a.stride == b.stride && a.offset == b.offset);
+	must(!layout_raw(&a, size, &s) && s.n <= LAYOUT_SLABS);
+	must(!s.n || (s.start[0] == a.offset && s.start[s.n - 1] < size));
+	slabs_done(&s);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	static struct mount_entry entry;
 	enum codec_choice choice;
-	uint64_t n;
+	uint64_t n = len;
 	char *text;
 
 	if (!len)
@@ -57,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 		if (!number_parse(text, 5, 1000, &n))
 			must(n >= 5 && n <= 1000);
 		codec_choice_parse(text, &choice);
+		layouts(text, len - 1, n << (len % 40));
 	}
 	free(text);
 	return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout: the slabs of real slot files and of safetensors, none of what is odd, and no read outside. */
 #include "store/layout.h"
+#include "store/store.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -425,4 +426,61 @@ Test(layout, damaged_headers_are_never_read_outside)
 		}
 		free(f.data);
 	}
+}
+
+/* ---- as somebody says ---- */
+
+static size_t raw(const char *text, uint64_t size, struct slabs *ret)
+{
+	struct raw_layout l;
+
+	cr_assert_eq(raw_layout_parse(text, strlen(text), &l), 0, "%s", text);
+	cr_assert_eq(layout_raw(&l, size, ret), 0);
+	cr_assert_eq(ret->size, size);
+	return ret->n;
+}
+
+Test(layout, slabs_of_a_raw_layout)
+{
+	struct slabs s;
+
+	cr_assert_eq(raw("slabs=4", 40000, &s), 4);
+	for (size_t i = 0; i < 4; i++)
+		cr_assert_eq(s.start[i], i * 10000);
+	slabs_done(&s);
+	cr_assert_eq(raw("slabs=3,offset=100", 30100, &s), 3);
+	for (size_t i = 0; i < 3; i++)
+		cr_assert_eq(s.start[i], 100 + i * 10000);
+	slabs_done(&s);
+	cr_assert_eq(raw("offset=7,stride=1024", 7 + 1024 * 3 + 1, &s), 4);
+	cr_assert_eq(s.start[3], 7 + 1024 * 3);
+	slabs_done(&s);
+	/* What cannot be parted, has no room, or would be too many. */
+	cr_assert_eq(raw("slabs=3", 40000, &s), 0);
+	cr_assert_eq(raw("slabs=4", 3, &s), 0);
+	cr_assert_eq(raw("offset=40000,stride=5000", 40000, &s), 0);
+	cr_assert_eq(raw("slabs=65536", 65536 * 512, &s), 32768);
+	slabs_done(&s);
+	cr_assert_eq(raw("stride=1024", OBJECT_MAX, &s), LAYOUT_SLABS);
+	slabs_done(&s);
+}
+
+Test(layout, text_of_a_raw_layout)
+{
+	static const char *const same[] = { "slabs=1", "slabs=65536", "stride=1024",
+					    "offset=17592186044416,stride=17592186044416",
+					    "offset=17592186044416,slabs=65536" };
+	char text[RAW_LAYOUT_TEXT];
+	struct raw_layout l;
+
+	for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+		cr_assert_eq(raw_layout_parse(same[i], strlen(same[i]), &l), 0);
+		cr_assert_eq(raw_layout_format(&l, text), (int)strlen(same[i]));
+		cr_assert_str_eq(text, same[i]);
+	}
+	/* No byte behind the length counts; the case tests/cases/layout has what is refused. */
+	cr_assert_eq(raw_layout_parse("slabs=89", 7, &l), 0);
+	cr_assert_eq(l.slabs, 8);
+	cr_assert_eq(raw_layout_parse("slabs=8\0", 8, &l), -EINVAL);
+	cr_assert_eq(raw_layout_parse("", 0, &l), -EINVAL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A settle of files whose header says where their slabs are: what is shared, and every byte comes back. */
+#include "store/layout.h"
 #include "store/store.h"
 #include "tests/unit/random.h"
 
@@ -246,4 +247,63 @@ Test(settle_layout, every_byte_comes_back_of_what_no_longer_fits_its_header)
 	expect(o, &f);
 	object_unref(o);
 	free(f.data);
+}
+
+/* Whatever somebody says of where slabs are, and takes back. */
+Test(settle_layout, every_byte_comes_back_whatever_the_layout)
+{
+	struct file f = tensors(3);
+	struct object *o = stored(100, &f);
+
+	for (unsigned run = 0; run < 40; run++) {
+		struct raw_layout l = { .offset = draw(3) ? draw(5000) : draw(3000000) };
+		size_t at = draw((uint32_t)f.len), n = f.len - at;
+
+		n = 1 + draw(n < 400000 ? (uint32_t)n : 400000);
+		if (run % 3 == 0)
+			l.slabs = 1 + draw(100);
+		else if (run % 3 == 1)
+			l.stride = LAYOUT_SLAB_MIN + draw(100000);
+		random_bytes(f.data + at, n);
+		memset(f.data + at, 0, n / 3);
+		object_set_layout(o, &l);
+		put(o, f.data, at, at + n);
+		settled(o);
+		if (run % 4 == 0)
+			o = forgotten(o);
+		expect(o, &f);
+	}
+	object_unref(o);
+	free(f.data);
+}
+
+/* The same slabs at another place, found only as somebody says where they are; then the header counts again. */
+Test(settle_layout, a_layout_goes_before_the_header)
+{
+	struct file a = tensors(3), b = tensors(1000);
+	struct raw_layout l = { .offset = b.head, .slabs = SLABS }, none = { 0 };
+	struct object *o = stored(100, &a), *p;
+
+	for (unsigned i = 0; i < SLABS; i++)
+		memcpy(b.data + b.head + i * SLAB, a.data + a.head + (SLABS - 1 - i) * SLAB, SLAB);
+	memset(b.data, 'x', 8);
+	p = stored(101, &b);
+	put(p, b.data, 0, b.len);
+	cr_assert_eq(settled(p), 0);
+	object_set_layout(p, &l);
+	put(p, b.data, 0, b.len);
+	/* The chunk before the first slab. */
+	cr_assert_leq(settled(p), b.head);
+	expect(p, &b);
+	object_set_layout(o, &l);
+	put(o, a.data, 0, a.len);
+	cr_assert_gt(settled(o), a.head);
+	object_set_layout(o, &none);
+	put(o, a.data, 0, a.len);
+	cr_assert_leq(settled(o), a.head);
+	expect(o, &a);
+	object_unref(o);
+	object_unref(p);
+	free(a.data);
+	free(b.data);
 }
