@@ -253,7 +253,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.compile
 
 # Loops over the vectors of a block are unrolled only so; no vector is passed to another file.
 $(BUILD)/obj/store/codec_planes.o: private KVFS_CFLAGS += -O3 -Wno-psabi $(if $(AVX2),-DHAVE_PLANES_AVX2)
-$(BUILD)/obj/store/codec_dense.o: private KVFS_CFLAGS += -O3
+$(BUILD)/obj/store/codec_dense.o $(BUILD)/obj/store/codec_huffman.o: private KVFS_CFLAGS += -O3
 $(BUILD)/obj/store/codec_planes_avx2.o: private KVFS_CFLAGS += -O3 -Wno-psabi $(AVX2)
 
 $(BUILD)/tests/unit: $(UNIT_OBJ) $(LIB_OBJ) $(BUILD)/.link

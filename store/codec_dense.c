@@ -2,41 +2,31 @@
 /*
  * codec_dense: elements of 1, 2 and 4 bytes, for stores that prefer size. Bytes of the same place in their
  * elements lie together; those that have redundancy, which of floats is the one with the exponent, are coded
- * by their frequencies alone: a zstd frame whose blocks are Huffman-coded literals without a sequence, as
- * looking for repeats in noise costs time and makes it longer.
+ * by their frequencies alone (codec_huffman.c).
  *
  * Encoded: the bytes before the first element (params: form, phase, which planes are coded); then for every
  * 65,536 elements or the rest of them each plane, the highest byte first: a coded one as u32 length and
  * frame, others as they are; then the bytes that are no whole element.
  */
-#define ZSTD_STATIC_LINKING_ONLY /* for the encoder; decoding is the library's stable part */
-#include <zstd.h>
-
-#if ZSTD_VERSION_NUMBER < 10501
-#error "kvfs needs libzstd 1.5.1 or newer"
-#endif
-
 #include "store/codec.h"
+#include "store/codec_huffman.h"
 #include "store/codec_planes.h"
 
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define PART   65536u /* elements; a plane of them is one block of zstd */
-#define WIDEST 4u
-#define SAMPLE 4096u  /* elements looked at */
-#define GLANCE 1024u  /* of them to tell the forms apart */
-#define LEAST  GLANCE /* times WIDEST bytes; planes are as short then, and cheaper */
-#define NOISE  0.975  /* of a plane, from which on coding it is not worth the time */
-#define WORSE  1.02   /* than when the form was found: others are looked at */
-#define POOR   0.95   /* of the length: that was no form */
-#define AGAIN  16     /* chunks */
-#define FRAME  16     /* bytes around a coded plane, about */
-#define BETTER 0.99   /* how much shorter a wider form must be to be taken */
+#define PART   HUFFMAN_MOST /* elements */
+#define WIDEST HUFFMAN_PLANES
+#define SAMPLE HUFFMAN_SAMPLE /* elements looked at */
+#define GLANCE 1024u          /* of them to tell the forms apart */
+#define LEAST  GLANCE         /* times WIDEST bytes; planes are as short then, and cheaper */
+#define NOISE  0.975          /* of a plane, from which on coding it is not worth the time */
+#define WORSE  1.02           /* than when the form was found: others are looked at */
+#define POOR   0.95           /* of the length: that was no form */
+#define AGAIN  16             /* chunks */
+#define BETTER 0.99           /* how much shorter a wider form must be to be taken */
 
 static const struct form {
 	uint8_t size; /* of an element, little-endian */
@@ -45,79 +35,12 @@ static const struct form {
 
 #define FORMS (sizeof(forms) / sizeof(forms[0]))
 
-/* ---- what a thread keeps from chunk to chunk ---- */
-
-struct work {
-	ZSTD_CCtx *c;
-	ZSTD_DCtx *d;
-	uint8_t plane[WIDEST][PART];
-	uint8_t frame[ZSTD_COMPRESSBOUND(PART) + 64];
-	double n_log_n[SAMPLE + 1]; /* of the index, in bits */
-	uint8_t form, phase;        /* found last */
-	double share;               /* of the length, then */
-	unsigned uses;              /* since then; 0: never */
-};
-
-static pthread_key_t key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool have_key;
-
-static void free_work(void *arg)
-{
-	struct work *w = arg;
-
-	ZSTD_freeCCtx(w->c);
-	ZSTD_freeDCtx(w->d);
-	free(w);
-}
-
-static void make_key(void)
-{
-	have_key = pthread_key_create(&key, free_work) == 0;
-}
-
-static bool set_up(ZSTD_CCtx *c)
-{
-	return !ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_blockDelimiters,
-						    ZSTD_sf_explicitBlockDelimiters)) &&
-	       !ZSTD_isError(
-		       ZSTD_CCtx_setParameter(c, ZSTD_c_literalCompressionMode, ZSTD_ps_enable)) &&
-	       !ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_windowLog, 17));
-}
-
-/* NULL: out of memory. */
-static struct work *work(void)
-{
-	struct work *w;
-
-	pthread_once(&once, make_key);
-	w = have_key ? pthread_getspecific(key) : NULL;
-	if (w || !have_key)
-		return w;
-	w = calloc(1, sizeof(*w));
-	if (!w)
-		return NULL;
-	for (unsigned n = 2; n <= SAMPLE; n++)
-		w->n_log_n[n] = n * log2(n);
-	w->d = ZSTD_createDCtx();
-	if (w->d && !pthread_setspecific(key, w))
-		return w;
-	free_work(w);
-	return NULL;
-}
-
-/* NULL: out of memory, or a library that encodes no more in this way. */
-static ZSTD_CCtx *encoder(struct work *w)
-{
-	if (!w->c) {
-		w->c = ZSTD_createCCtx();
-		if (w->c && !set_up(w->c)) {
-			ZSTD_freeCCtx(w->c);
-			w->c = NULL;
-		}
-	}
-	return w->c;
-}
+/* What chunks of this thread were made of when it was looked at last. */
+static _Thread_local struct {
+	uint8_t form, phase;
+	double share;  /* of the length, then */
+	unsigned uses; /* since then; 0: never */
+} found;
 
 /* ---- planes ---- */
 
@@ -173,41 +96,18 @@ static const struct form *form_of(const uint8_t params[CODEC_PARAMS])
 
 /* ---- estimate ---- */
 
-/*
- * Bytes that a coded plane of all elements takes, by the frequencies of n: those of so few look more uneven
- * than they are, by (kinds - 1) / (2 ln 2) bits (Miller and Madow), the table has about four bits a kind, and
- * Huffman's code has a bit a byte at least, unless all are equal.
- */
-static double coded_bytes(const double *n_log_n, const uint8_t *p, size_t n, double all)
-{
-	uint32_t count[256] = { 0 };
-	double bits = n_log_n[n];
-	unsigned kinds = 0;
-
-	for (size_t i = 0; i < n; i++)
-		count[p[i]]++;
-	for (unsigned k = 0; k < 256; k++) {
-		bits -= n_log_n[count[k]];
-		kinds += count[k] > 0;
-	}
-	bits += (kinds - 1) / (2 * M_LN2);
-	if (kinds > 1 && bits < (double)n)
-		bits = (double)n;
-	return bits / 8 / (double)n * all + kinds / 2.0 + FRAME;
-}
-
 /* Bytes that len take by elements of that form from src on; *ret_coded: the planes worth coding. n
  * elements are looked at. */
 static double estimate_as(const struct form *f, const uint8_t *src, size_t len, size_t n,
-			  struct work *w, uint8_t *ret_coded)
+			  struct huffman *h, uint8_t *ret_coded)
 {
 	size_t all = len / f->size;
 	double sum = 0;
 
 	*ret_coded = 0;
-	split(f, src + (all - n) / 2 * f->size, n, w->plane);
+	split(f, src + (all - n) / 2 * f->size, n, h->plane);
 	for (unsigned k = 0; k < f->size; k++) {
-		double bytes = coded_bytes(w->n_log_n, w->plane[k], n, (double)all);
+		double bytes = huffman_estimate(h, h->plane[k], n, (double)all);
 
 		if (bytes < NOISE * (double)all)
 			*ret_coded |= (uint8_t)(1u << k);
@@ -222,30 +122,30 @@ static size_t at_most(size_t n, size_t most)
 }
 
 /* Form and phase by a glance at each. */
-static void find_form(struct work *w, const uint8_t *src, size_t len, size_t n)
+static void find_form(struct huffman *h, const uint8_t *src, size_t len, size_t n)
 {
 	double least = (double)len;
 	uint8_t coded;
 
-	w->form = w->phase = 0;
+	found.form = found.phase = 0;
 	for (uint8_t k = 0; k < FORMS; k++)
 		for (uint8_t phase = 0; phase < forms[k].size; phase++) {
 			double bytes = estimate_as(&forms[k], src + phase, len - phase,
-						   at_most(n, GLANCE), w, &coded);
+						   at_most(n, GLANCE), h, &coded);
 
 			if (bytes >= least * BETTER)
 				continue;
 			least = bytes;
-			w->form = k;
-			w->phase = phase;
+			found.form = k;
+			found.phase = phase;
 		}
 }
 
-static double estimate_as_found(struct work *w, const uint8_t *src, size_t len, size_t n,
+static double estimate_as_found(struct huffman *h, const uint8_t *src, size_t len, size_t n,
 				uint8_t *ret_coded)
 {
-	return estimate_as(&forms[w->form], src + w->phase, len - w->phase, at_most(n, SAMPLE), w,
-			   ret_coded);
+	return estimate_as(&forms[found.form], src + found.phase, len - found.phase,
+			   at_most(n, SAMPLE), h, ret_coded);
 }
 
 /* Chunks that follow each other are of the same elements: what was found last is tried first, and others
@@ -254,22 +154,22 @@ static size_t dense_estimate(const void *src, size_t len, void *scratch,
 			     uint8_t params[CODEC_PARAMS])
 {
 	size_t n = len / WIDEST - 1;
-	struct work *w = work();
+	struct huffman *h = huffman_of_thread();
 	double bytes = INFINITY;
 
 	(void)scratch;
-	if (!w || !encoder(w) || len < (size_t)LEAST * WIDEST)
+	if (!h || !h->c || len < (size_t)LEAST * WIDEST)
 		return SIZE_MAX;
-	if (w->uses++ % AGAIN && w->share <= POOR)
-		bytes = estimate_as_found(w, src, len, n, &params[2]);
-	if (bytes > (double)len * w->share * WORSE) {
-		find_form(w, src, len, n);
-		bytes = estimate_as_found(w, src, len, n, &params[2]);
-		w->share = bytes / (double)len;
-		w->uses = 1;
+	if (found.uses++ % AGAIN && found.share <= POOR)
+		bytes = estimate_as_found(h, src, len, n, &params[2]);
+	if (bytes > (double)len * found.share * WORSE) {
+		find_form(h, src, len, n);
+		bytes = estimate_as_found(h, src, len, n, &params[2]);
+		found.share = bytes / (double)len;
+		found.uses = 1;
 	}
-	params[0] = w->form;
-	params[1] = w->phase;
+	params[0] = found.form;
+	params[1] = found.phase;
 	return params[2] ? (size_t)bytes : SIZE_MAX;
 }
 
@@ -280,35 +180,11 @@ static size_t dense_bound(size_t len)
 	return len + (len / PART + 1) * WIDEST * (sizeof(uint32_t) + 64);
 }
 
-struct out {
-	uint8_t *p;
-	size_t left;
-};
-
-static bool put(struct out *o, const void *p, size_t n)
-{
-	if (n > o->left)
-		return false;
-	memcpy(o->p, p, n);
-	o->p += n;
-	o->left -= n;
-	return true;
-}
-
-static bool put_coded(struct out *o, struct work *w, const uint8_t *plane, size_t n)
-{
-	const ZSTD_Sequence literals = { .litLength = (unsigned)n };
-	/* The library of 1.5.4 does not look how much room there is, so it gets enough. */
-	size_t k = ZSTD_compressSequences(w->c, w->frame, sizeof(w->frame), &literals, 1, plane, n);
-	uint32_t len = (uint32_t)k;
-
-	return !ZSTD_isError(k) && put(o, &len, sizeof(len)) && put(o, w->frame, k);
-}
-
-static bool put_part(struct out *o, struct work *w, const struct form *f, unsigned coded, size_t n)
+static bool put_part(struct out *o, struct huffman *h, const struct form *f, unsigned coded,
+		     size_t n)
 {
 	for (unsigned k = 0; k < f->size; k++)
-		if (!(coded >> k & 1 ? put_coded(o, w, w->plane[k], n) : put(o, w->plane[k], n)))
+		if (!(coded >> k & 1 ? huffman_put(o, h, h->plane[k], n) : put(o, h->plane[k], n)))
 			return false;
 	return true;
 }
@@ -319,10 +195,10 @@ static ssize_t dense_encode(const void *src, size_t len, void *dst, size_t cap,
 	const struct form *f = form_of(params);
 	const uint8_t *p = src;
 	struct out o = { dst, cap };
-	struct work *w = work();
+	struct huffman *h = huffman_of_thread();
 	size_t left, n;
 
-	if (!w || !encoder(w))
+	if (!h || !h->c)
 		return -ENOMEM;
 	if (!f || len < params[1])
 		return -EINVAL;
@@ -331,8 +207,8 @@ static ssize_t dense_encode(const void *src, size_t len, void *dst, size_t cap,
 	p += params[1];
 	for (left = len - params[1]; left >= f->size; left -= n * f->size, p += n * f->size) {
 		n = left / f->size < PART ? left / f->size : PART;
-		split(f, p, n, w->plane);
-		if (!put_part(&o, w, f, params[2], n))
+		split(f, p, n, h->plane);
+		if (!put_part(&o, h, f, params[2], n))
 			return 0;
 	}
 	return put(&o, p, left) ? (ssize_t)(cap - o.left) : 0;
@@ -340,42 +216,13 @@ static ssize_t dense_encode(const void *src, size_t len, void *dst, size_t cap,
 
 /* ---- decode ---- */
 
-struct in {
-	const uint8_t *p;
-	size_t left;
-};
-
-/* NULL: there is not so much. */
-static const uint8_t *get(struct in *i, size_t n)
-{
-	const uint8_t *p = i->p;
-
-	if (n > i->left)
-		return NULL;
-	i->p += n;
-	i->left -= n;
-	return p;
-}
-
-static const uint8_t *get_coded(struct in *i, ZSTD_DCtx *d, uint8_t *plane, size_t n)
-{
-	const uint8_t *length = get(i, sizeof(uint32_t)), *frame;
-	uint32_t len;
-
-	if (!length)
-		return NULL;
-	memcpy(&len, length, sizeof(len));
-	frame = get(i, len);
-	return frame && ZSTD_decompressDCtx(d, plane, n, frame, len) == n ? plane : NULL;
-}
-
-static bool get_part(struct in *i, struct work *w, const struct form *f, unsigned coded, size_t n,
-		     uint8_t *dst)
+static bool get_part(struct in *i, struct huffman *h, const struct form *f, unsigned coded,
+		     size_t n, uint8_t *dst)
 {
 	const uint8_t *plane[WIDEST];
 
 	for (unsigned k = 0; k < f->size; k++) {
-		plane[k] = coded >> k & 1 ? get_coded(i, w->d, w->plane[k], n) : get(i, n);
+		plane[k] = coded >> k & 1 ? huffman_get(i, h, h->plane[k], n) : get(i, n);
 		if (!plane[k])
 			return false;
 	}
@@ -388,12 +235,12 @@ static int dense_decode(const void *src, size_t len, void *dst, size_t raw_len,
 {
 	const struct form *f = form_of(params);
 	struct in i = { src, len };
-	struct work *w = work();
+	struct huffman *h = huffman_of_thread();
 	const uint8_t *rest;
 	uint8_t *p = dst;
 	size_t left, n;
 
-	if (!w)
+	if (!h)
 		return -ENOMEM;
 	if (!f || raw_len < params[1] || !(rest = get(&i, params[1])))
 		return -EBADMSG;
@@ -401,7 +248,7 @@ static int dense_decode(const void *src, size_t len, void *dst, size_t raw_len,
 	p += params[1];
 	for (left = raw_len - params[1]; left >= f->size; left -= n * f->size, p += n * f->size) {
 		n = left / f->size < PART ? left / f->size : PART;
-		if (!get_part(&i, w, f, params[2], n, p))
+		if (!get_part(&i, h, f, params[2], n, p))
 			return -EBADMSG;
 	}
 	rest = get(&i, left);
