@@ -255,6 +255,8 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.compile
 $(BUILD)/obj/store/codec_planes.o: private KVFS_CFLAGS += -O3 -Wno-psabi $(if $(AVX2),-DHAVE_PLANES_AVX2)
 $(BUILD)/obj/store/codec_dense.o $(BUILD)/obj/store/codec_huffman.o: private KVFS_CFLAGS += -O3
 $(BUILD)/obj/store/codec_planes_avx2.o: private KVFS_CFLAGS += -O3 -Wno-psabi $(AVX2)
+$(BUILD)/obj/store/codec_quants.o: private KVFS_CFLAGS += -O3 $(if $(AVX2),-DHAVE_QUANTS_AVX2)
+$(BUILD)/obj/store/codec_quants_avx2.o: private KVFS_CFLAGS += -O3 $(AVX2)
 
 $(BUILD)/tests/unit: $(UNIT_OBJ) $(LIB_OBJ) $(BUILD)/.link
 	$(say) LD $@

@@ -13,7 +13,7 @@ static const struct codec_set sets[CODEC_CHOICES] = {
 	[CODEC_CHOICE_STORE] = { { &codec_lz4, &codec_planes } },
 	[CODEC_CHOICE_AUTO] = { { &codec_lz4, &codec_planes } },
 	[CODEC_CHOICE_FAST] = { { &codec_lz4, &codec_planes } },
-	[CODEC_CHOICE_DENSE] = { { &codec_lz4, &codec_planes, &codec_dense } },
+	[CODEC_CHOICE_DENSE] = { { &codec_lz4, &codec_planes, &codec_dense, &codec_quants } },
 	[CODEC_CHOICE_LZ4] = { { &codec_lz4 } },
 };
 
@@ -48,6 +48,8 @@ const struct codec *codec_by_id(uint8_t id)
 		return &codec_planes;
 	case CODEC_DENSE:
 		return &codec_dense;
+	case CODEC_QUANTS:
+		return &codec_quants;
 	default:
 		return NULL;
 	}

@@ -15,7 +15,13 @@
 
 #define CODEC_PARAMS 4 /* parameter bytes kept in the record */
 
-enum codec_id { CODEC_RAW = 0, CODEC_LZ4 = 1, CODEC_PLANES = 2, CODEC_DENSE = 3 };
+enum codec_id {
+	CODEC_RAW = 0,
+	CODEC_LZ4 = 1,
+	CODEC_PLANES = 2,
+	CODEC_DENSE = 3,
+	CODEC_QUANTS = 4,
+};
 
 struct codec {
 	uint8_t id;
@@ -36,12 +42,12 @@ struct codec {
 		      const uint8_t params[CODEC_PARAMS]);
 };
 
-extern const struct codec codec_raw, codec_lz4, codec_planes, codec_dense;
+extern const struct codec codec_raw, codec_lz4, codec_planes, codec_dense, codec_quants;
 
 /* NULL for an unknown id. */
 const struct codec *codec_by_id(uint8_t id);
 
-#define CODEC_CANDIDATES 3
+#define CODEC_CANDIDATES 4
 
 /* The codecs that may be tried, up to the first NULL; raw always. */
 struct codec_set {

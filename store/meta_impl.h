@@ -12,7 +12,7 @@
 #include <sqlite3.h>
 
 #define META_APPLICATION_ID 0x6b766673 /* "kvfs" */
-#define META_FORMAT         2          /* PRAGMA user_version */
+#define META_FORMAT         3          /* PRAGMA user_version */
 
 #define META_NAME_MAX   255u
 #define META_TARGET_MAX 4095u

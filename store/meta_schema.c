@@ -186,7 +186,7 @@ static int check_format(const struct meta *m, struct meta_conn *c, struct store_
 		return refuse_foreign(m, err);
 	if (version > META_FORMAT)
 		return refuse_newer(m, version, err);
-	if (version == 1) /* fewer codecs, nothing else */
+	if (version == 1 || version == 2) /* fewer codecs, nothing else */
 		return m->read_only ? 0 : raise_format(m, c, err);
 	if (version < META_FORMAT)
 		return meta_fail(err, -EUCLEAN,

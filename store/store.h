@@ -48,7 +48,7 @@ enum codec_choice {
 	CODEC_CHOICE_STORE, /* of a file: as the mount says; of a mount: auto */
 	CODEC_CHOICE_AUTO,  /* as fast, those that decode faster than the store's device reads */
 	CODEC_CHOICE_FAST,  /* lz4, planes */
-	CODEC_CHOICE_DENSE, /* and dense: smallest, whatever it costs */
+	CODEC_CHOICE_DENSE, /* and dense, quants: smallest, whatever it costs */
 	CODEC_CHOICE_LZ4,
 	CODEC_CHOICE_NONE,
 	CODEC_CHOICES,

@@ -5,7 +5,7 @@
  *	codecs KIND|FILE CHOICE    prints "RATIO ENCODE DECODE", the last two in raw bytes/s
  *
  * KIND: bf16, bf16-channels (one channel in 16 ten times as large), fp16, e4m3, e5m2, f32, bf16-in-f32,
- * q8_0, q4_0 (blocks of 32 as llama.cpp has them), noise. All are generated from a normal distribution, but
+ * q8_0, q4_0 (blocks of 32 as llama.cpp has them), q8_0-channels, q4_0-channels, noise. All are generated from a normal distribution, but
  * for noise; 16 MiB of each. A FILE is taken as it is, whole chunks of it.
  */
 #include "store/codec.h"
@@ -60,28 +60,27 @@ static void put(uint8_t *p, size_t at, uint32_t v, size_t size)
 	memcpy(p + at, &v, size);
 }
 
+static uint8_t nibble(float x)
+{
+	return (uint8_t)fminf(x + 8.5f, 15);
+}
+
 /* A scale of fp16 and 32 quants of so many bits. */
-static size_t put_block(uint8_t *p, int bits)
+static size_t put_block(uint8_t *p, int bits, bool channels)
 {
 	float x[32], most = 0, scale;
-	int limit = (1 << (bits - 1)) - 1;
-	uint8_t q[32];
 
 	for (int i = 0; i < 32; i++) {
-		x[i] = normal();
-		most = fmaxf(most, fabsf(x[i]));
+		x[i] = normal() * (channels && i % 16 == 5 ? 10 : 1);
+		most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
 	}
-	scale = most / (float)limit;
+	scale = bits == 8 ? fabsf(most) / 127 : most / -8;
 	put(p, 0, narrow(scale, 5, 10), 2);
-	for (int i = 0; i < 32; i++)
-		q[i] = (uint8_t)(int8_t)lrintf(x[i] / scale);
-	if (bits == 8) {
-		memcpy(p + 2, q, 32);
-		return 34;
-	}
-	for (int i = 0; i < 16; i++)
-		p[2 + i] = (uint8_t)(((q[i] + 8) & 15) | ((q[i + 16] + 8) & 15) << 4);
-	return 18;
+	for (int i = 0; i < 32 && bits == 8; i++)
+		p[2 + i] = (uint8_t)(int8_t)lrintf(x[i] / scale);
+	for (int i = 0; i < 16 && bits == 4; i++)
+		p[2 + i] = (uint8_t)(nibble(x[i] / scale) | nibble(x[i + 16] / scale) << 4);
+	return bits == 8 ? 34 : 18;
 }
 
 static bool generate(const char *kind, uint8_t *p)
@@ -93,7 +92,7 @@ static bool generate(const char *kind, uint8_t *p)
 		       { "fp16", 2, 5, 10, 0 },       { "e4m3", 1, 4, 3, 0 },
 		       { "e5m2", 1, 5, 2, 0 },        { "f32", 4, 8, 23, 0 },
 		       { "bf16-in-f32", 4, 8, 7, 16 } };
-	bool channels = !strcmp(kind, "bf16-channels");
+	bool channels = strstr(kind, "-channels");
 	size_t at = 0;
 
 	for (size_t k = 0; k < sizeof(floats) / sizeof(floats[0]); k++) {
@@ -107,9 +106,9 @@ static bool generate(const char *kind, uint8_t *p)
 			    (size_t)floats[k].size);
 		return true;
 	}
-	if (!strcmp(kind, "q8_0") || !strcmp(kind, "q4_0")) {
+	if (!strncmp(kind, "q8_0", 4) || !strncmp(kind, "q4_0", 4)) {
 		while (at + 34 <= SAMPLE)
-			at += put_block(p + at, kind[1] - '0');
+			at += put_block(p + at, kind[1] - '0', channels);
 		return true;
 	}
 	for (; at < SAMPLE; at += 4)

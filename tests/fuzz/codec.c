@@ -3,14 +3,17 @@
 #include "store/codec.h"
 #include "tests/fuzz/fuzz.h"
 
+#define CODECS (CODEC_QUANTS + 1)
+
 struct head {
-	uint8_t codec, params[CODEC_PARAMS];
+	uint8_t codec; /* and choice of codecs */
+	uint8_t params[CODEC_PARAMS];
 	uint8_t raw_len[3];
 };
 
 static void decode(const struct head *h, const uint8_t *data, size_t len)
 {
-	const struct codec *c = codec_by_id(h->codec % 4);
+	const struct codec *c = codec_by_id(h->codec % CODECS);
 	size_t raw_len = h->raw_len[0] | (size_t)h->raw_len[1] << 8 |
 			 (size_t)(h->raw_len[2] & 3) << 16;
 	uint8_t *in = copy_of(data, len), *out = malloc(raw_len);
@@ -22,7 +25,7 @@ static void decode(const struct head *h, const uint8_t *data, size_t len)
 
 static void round_trip(const struct head *h, const uint8_t *data, size_t len)
 {
-	struct codec_set set = codec_set(1 + h->codec % (CODEC_CHOICES - 1), 0, 1);
+	struct codec_set set = codec_set(1 + h->codec / CODECS % (CODEC_CHOICES - 1), 0, 1);
 	uint8_t *in = copy_of(data, len), *out = malloc(len), *back = malloc(len);
 	uint8_t params[CODEC_PARAMS];
 	const struct codec *c;

@@ -181,23 +181,28 @@ static void closed(void)
 Test(meta, newer_format)
 {
 	closed();
-	by_hand("PRAGMA user_version = 3");
+	by_hand("PRAGMA user_version = 4");
 	refuse(false, -EMEDIUMTYPE,
-	       "meta.db: made by a newer kvfs (format 3, this one knows 2): upgrade kvfs");
+	       "meta.db: made by a newer kvfs (format 4, this one knows 3): upgrade kvfs");
 	refuse(true, -EMEDIUMTYPE, "upgrade kvfs");
 }
 
-/* Format 1 had fewer codecs: what is written from now on must not be met by a kvfs that knows it alone. */
+/* Formats 1 and 2 had fewer codecs: what is written from now on must not be met by a kvfs that knows them
+ * alone. */
 Test(meta, older_format)
 {
+	for (int version = 1; version < 3; version++) {
+		closed();
+		by_hand(version == 1 ? "PRAGMA user_version = 1" : "PRAGMA user_version = 2");
+		reopen(true);
+		closed();
+		by_hand_gives("PRAGMA user_version", version);
+		reopen(false);
+		closed();
+		by_hand_gives("PRAGMA user_version", 3);
+		reopen(false);
+	}
 	closed();
-	by_hand("PRAGMA user_version = 1");
-	reopen(true);
-	closed();
-	by_hand_gives("PRAGMA user_version", 1);
-	reopen(false);
-	closed();
-	by_hand_gives("PRAGMA user_version", 2);
 	by_hand("PRAGMA user_version = 0");
 	refuse(false, -EUCLEAN, "does not exist");
 }
