@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec_planes: floats of 16 and 8 bits. Of such an element the exponent alone has redundancy, 2.6 of
+ * codec_planes: floats of 32, 16 and 8 bits. Of such an element the exponent alone has redundancy, 2.6 of
  * bf16's 8 bits on normally distributed values; sign and mantissa are noise and are kept as they are. Blocks
  * of 256 elements write the distance of each exponent from the block's largest in as few bits as pay, a bit
  * plane after the other, with escapes for what does not fit.
  *
- * Encoded: for each block its code (base, width, escapes); the blocks, for every 32 elements the planes, the
- * escapes and the low bytes; then what is no whole block: the bytes before the first element (params: form,
+ * Of 32-bit elements only those bits of the mantissa are kept that are not zero in all of a block.
+ *
+ * Encoded: for each block its code (base, width, escapes, of f32 the bits kept); the blocks, for every 32
+ * elements the planes, the escapes and the low bytes; then what is no whole block: the bytes before the first element (params: form,
  * phase) and those after the last block.
  */
 #include "store/codec.h"
@@ -39,9 +41,12 @@ static const struct planes_form forms[] = {
 	  .width = 5,
 	  .plain = { 0, 1, 7 },
 	  .n_plain = 3 },
+	{ .name = "f32", .size = 4, .mask = 255, .width = 8 },
 };
 
 #define FORMS  (sizeof(forms) / sizeof(forms[0]))
+#define CODE   3 /* bytes of a block's, and one for the bits kept of f32 */
+#define WORSE  9 /* eighths */
 #define PROBES 4 /* blocks looked at to find form and phase, one of small chunks */
 
 const struct planes_ops *planes_ops(void)
@@ -55,13 +60,17 @@ const struct planes_ops *planes_ops(void)
 
 static size_t planes_bound(size_t len)
 {
-	return len + len / PLANES_BLOCK * (sizeof(struct planes_code) + PLANES_BLOCK / 2) +
-	       PLANES_BLOCK_MAX;
+	return len + len / PLANES_BLOCK * (CODE + PLANES_BLOCK / 2) + PLANES_BLOCK_MAX;
 }
 
 static size_t blocks_of(const struct planes_form *f, size_t len, unsigned phase)
 {
 	return len < phase ? 0 : (len - phase) / (PLANES_BLOCK * f->size);
+}
+
+static size_t code_size(const struct planes_form *f)
+{
+	return f->size == 4 ? CODE + 1 : CODE;
 }
 
 /* NULL: there is no such form, or no such phase of it. */
@@ -70,22 +79,25 @@ static const struct planes_form *form_of(const uint8_t params[CODEC_PARAMS])
 	return params[0] < FORMS && params[1] < forms[params[0]].size ? &forms[params[0]] : NULL;
 }
 
-/* What a sample of the blocks would take, scaled to all. */
+/* What a sample of the blocks would take, scaled to all; no more is looked at when that is much more than
+ * the best so far. */
 static size_t estimate_as(const struct planes_form *f, unsigned phase, const uint8_t *src,
-			  size_t len)
+			  size_t len, size_t best)
 {
 	size_t n = blocks_of(f, len, phase), step = (size_t)PLANES_BLOCK * f->size;
-	size_t tried = n / 16 < PROBES ? 1 + n / 16 : PROBES, sum = 0;
+	size_t tried = n / 16 < PROBES ? 1 + n / 16 : PROBES, sum = 0, scaled = SIZE_MAX;
 	const struct planes_ops *o = planes_ops();
 	uint8_t block[PLANES_BLOCK_MAX];
 	struct planes_code code;
 
-	if (!n)
-		return SIZE_MAX;
-	for (size_t i = 0; i < tried; i++)
-		sum += sizeof(code) +
+	for (size_t i = 0; i < tried && n; i++) {
+		sum += code_size(f) +
 		       o->encode_block(f, src + phase + i * n / tried * step, block, &code);
-	return sum * n / tried + len - n * step;
+		scaled = sum * n / (i + 1) + len - n * step;
+		if (scaled / WORSE > best / 8)
+			break;
+	}
+	return scaled;
 }
 
 static size_t planes_estimate(const void *src, size_t len, void *scratch,
@@ -96,7 +108,7 @@ static size_t planes_estimate(const void *src, size_t len, void *scratch,
 	(void)scratch;
 	for (unsigned k = 0; k < FORMS; k++)
 		for (unsigned phase = 0; phase < forms[k].size; phase++) {
-			size_t n = estimate_as(&forms[k], phase, src, len);
+			size_t n = estimate_as(&forms[k], phase, src, len, best);
 
 			if (n < best) {
 				best = n;
@@ -113,7 +125,7 @@ static ssize_t planes_encode(const void *src, size_t len, void *dst, size_t cap,
 	const struct planes_form *f = form_of(params);
 	unsigned phase = params[1];
 	size_t n = f ? blocks_of(f, len, phase) : 0, step = f ? (size_t)PLANES_BLOCK * f->size : 0;
-	size_t at = n * sizeof(struct planes_code), rest = len - n * step;
+	size_t at = f ? n * code_size(f) : 0, rest = len - n * step;
 	const uint8_t *p = (const uint8_t *)src + phase;
 	uint8_t *out = dst, block[PLANES_BLOCK_MAX];
 	const struct planes_ops *o = planes_ops();
@@ -130,7 +142,7 @@ static ssize_t planes_encode(const void *src, size_t len, void *dst, size_t cap,
 			return 0;
 		if (tight)
 			memcpy(out + at, block, k);
-		memcpy(out + i * sizeof(code), &code, sizeof(code));
+		memcpy(out + i * code_size(f), &code, code_size(f));
 		at += k;
 	}
 	memcpy(out + at, src, phase);
@@ -143,6 +155,10 @@ static size_t block_length(const struct planes_form *f, const struct planes_code
 {
 	if (c->width > f->width || (c->escapes && (!c->width || c->width == f->width)))
 		return 0;
+	if (f->size == 4 && c->kept > PLANES_MANTISSA)
+		return 0;
+	if (f->size == 4)
+		return (size_t)(c->width + c->kept + 1u) * PLANES_BLOCK / 8 + c->escapes;
 	return (size_t)(c->width + f->n_plain) * PLANES_BLOCK / 8 + c->escapes +
 	       (f->size == 2 ? PLANES_BLOCK : 0);
 }
@@ -162,18 +178,18 @@ static int planes_decode(const void *src, size_t len, void *dst, size_t raw_len,
 		return -EBADMSG;
 	n = blocks_of(f, raw_len, phase);
 	step = (size_t)PLANES_BLOCK * f->size;
-	at = n * sizeof(struct planes_code);
+	at = n * code_size(f);
 	rest = raw_len - n * step;
 	if (at + rest > len)
 		return -EBADMSG;
 	len -= rest;
 	p += phase;
 	for (size_t i = 0; i < n; i++, p += step) {
-		struct planes_code code;
+		struct planes_code code = { 0 };
 		const uint8_t *block;
 		size_t k;
 
-		memcpy(&code, in + i * sizeof(code), sizeof(code));
+		memcpy(&code, in + i * code_size(f), code_size(f));
 		k = block_length(f, &code);
 		if (!k || k > len - at)
 			return -EBADMSG;

@@ -15,7 +15,7 @@
 /* How a kind of element is taken apart. */
 struct planes_form {
 	const char *name;
-	uint8_t size;        /* of an element: 1 or 2 bytes, little-endian */
+	uint8_t size;        /* of an element: 1, 2 or 4 bytes, little-endian */
 	bool rotate;         /* left by a bit first: the sign goes below the mantissa */
 	uint8_t shift, mask; /* of the exponent in the highest byte */
 	uint8_t width;       /* bits of mask */
@@ -25,14 +25,17 @@ struct planes_form {
 
 /*
  * How the exponents of a block are written: base minus exponent, modulo mask + 1, in width bits; with
- * escapes the code of all ones says that the exponent itself follows.
+ * escapes the code of all ones says that the exponent itself follows. Of 4 bytes, as values of a narrower
+ * kind are often kept in them: how many bits of the mantissas, from the highest, are not all zero.
  */
 struct planes_code {
-	uint8_t base, width, escapes;
+	uint8_t base, width, escapes, kept;
 };
 
+#define PLANES_MANTISSA 23u /* bits of 4-byte elements */
+
 /* Longest encoded block, without its code. */
-#define PLANES_BLOCK_MAX (8 * PLANES_BLOCK / 8 + 4 * PLANES_BLOCK / 8 + PLANES_BLOCK)
+#define PLANES_BLOCK_MAX (8 * PLANES_BLOCK / 8 + 3 * PLANES_BLOCK + PLANES_BLOCK)
 
 struct planes_ops {
 	size_t (*encode_block)(const struct planes_form *f, const uint8_t *src, uint8_t *dst,

@@ -9,6 +9,7 @@
 
 typedef uint8_t bytes __attribute__((vector_size(32)));
 typedef uint16_t pairs __attribute__((vector_size(32)));
+typedef uint32_t words __attribute__((vector_size(32)));
 typedef uint64_t quads __attribute__((vector_size(32)));
 
 #define STEPS (PLANES_BLOCK / 32)
@@ -77,14 +78,8 @@ struct split {
 	bytes high[STEPS], low[STEPS];
 };
 
-static inline void take_pairs(const uint8_t *src, bool rotate, bytes *high, bytes *low)
+static inline void part_pairs(pairs a, pairs b, bytes *high, bytes *low)
 {
-	pairs a = (pairs)load(src), b = (pairs)load(src + 32);
-
-	if (rotate) {
-		a = a << 1 | a >> 15;
-		b = b << 1 | b >> 15;
-	}
 	*low = __builtin_shufflevector((bytes)a, (bytes)b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
 				       22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46, 48, 50,
 				       52, 54, 56, 58, 60, 62);
@@ -93,21 +88,80 @@ static inline void take_pairs(const uint8_t *src, bool rotate, bytes *high, byte
 					53, 55, 57, 59, 61, 63);
 }
 
+static inline void pair_up(bytes high, bytes low, pairs *a, pairs *b)
+{
+	*a = (pairs)__builtin_shufflevector(low, high, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6,
+					    38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45,
+					    14, 46, 15, 47);
+	*b = (pairs)__builtin_shufflevector(low, high, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21,
+					    53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28,
+					    60, 29, 61, 30, 62, 31, 63);
+}
+
+static inline void take_pairs(const uint8_t *src, bool rotate, bytes *high, bytes *low)
+{
+	pairs a = (pairs)load(src), b = (pairs)load(src + 32);
+
+	if (rotate) {
+		a = a << 1 | a >> 15;
+		b = b << 1 | b >> 15;
+	}
+	part_pairs(a, b, high, low);
+}
+
 static inline void give_pairs(uint8_t *dst, bool rotate, bytes high, bytes low)
 {
-	pairs a = (pairs)__builtin_shufflevector(low, high, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5,
-						 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12,
-						 44, 13, 45, 14, 46, 15, 47);
-	pairs b = (pairs)__builtin_shufflevector(low, high, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52,
-						 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27,
-						 59, 28, 60, 29, 61, 30, 62, 31, 63);
+	pairs a, b;
 
+	pair_up(high, low, &a, &b);
 	if (rotate) {
 		a = a >> 1 | a << 15;
 		b = b >> 1 | b << 15;
 	}
 	store(dst, (bytes)a);
 	store(dst + 32, (bytes)b);
+}
+
+/* 32 elements of 4 bytes, each rearranged to its exponent in the highest byte and, from the lowest bit on,
+ * its sign and what is kept of its mantissa; the bytes of the same place to a vector each. */
+static inline void take_words(const uint8_t *src, unsigned kept, bytes ret[4])
+{
+	words w[4];
+	pairs low[2], high[2];
+
+	for (int i = 0; i < 4; i++) {
+		words v = (words)load(src + 32 * i);
+
+		w[i] = v << 1 >> 24 << 24 | (v & 0x7fffff) >> (PLANES_MANTISSA - kept) << 1 |
+		       v >> 31;
+	}
+	for (int i = 0; i < 2; i++) {
+		low[i] = __builtin_shufflevector((pairs)w[2 * i], (pairs)w[2 * i + 1], 0, 2, 4, 6,
+						 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+		high[i] = __builtin_shufflevector((pairs)w[2 * i], (pairs)w[2 * i + 1], 1, 3, 5, 7,
+						  9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+	}
+	part_pairs(low[0], low[1], &ret[1], &ret[0]);
+	part_pairs(high[0], high[1], &ret[3], &ret[2]);
+}
+
+static inline void give_words(uint8_t *dst, unsigned kept, const bytes from[4])
+{
+	pairs low[2], high[2];
+
+	pair_up(from[1], from[0], &low[0], &low[1]);
+	pair_up(from[3], from[2], &high[0], &high[1]);
+	for (int i = 0; i < 4; i++) {
+		pairs l = low[i / 2], h = high[i / 2];
+		words w = i % 2 ? (words)__builtin_shufflevector(l, h, 8, 24, 9, 25, 10, 26, 11, 27,
+								 12, 28, 13, 29, 14, 30, 15, 31) :
+				  (words)__builtin_shufflevector(l, h, 0, 16, 1, 17, 2, 18, 3, 19,
+								 4, 20, 5, 21, 6, 22, 7, 23);
+
+		store(dst + 32 * i,
+		      (bytes)(w >> 24 << 23 | (w & 0xffffff) >> 1 << (PLANES_MANTISSA - kept) |
+			      w << 31));
+	}
 }
 
 static inline void take_all(const struct planes_form *f, const uint8_t *src, struct split *s)
@@ -165,7 +219,7 @@ static inline void try_base(const bytes *field, const struct planes_form *f, uns
 		escapes = sum(n);
 		if (escapes <= UINT8_MAX && 32u * width + escapes < *cost) {
 			*cost = 32u * width + escapes;
-			*best = (struct planes_code){ (uint8_t)base, width, (uint8_t)escapes };
+			*best = (struct planes_code){ (uint8_t)base, width, (uint8_t)escapes, 0 };
 		}
 	}
 }
@@ -211,6 +265,72 @@ static inline uint8_t *put_escapes(uint8_t *p, bytes field, uint32_t which)
 	return p;
 }
 
+/* The planes of the codes, and the fields of those that do not fit. */
+struct coded {
+	bytes code, escape;
+};
+
+static inline struct coded code_of(const struct planes_form *f, const struct planes_code *c,
+				   bytes field)
+{
+	struct coded r = { (all(c->base) - field) & all(f->mask), { 0 } };
+
+	if (c->escapes) {
+		r.escape = (bytes)(r.code >= all((1 << c->width) - 1));
+		r.code |= r.escape;
+	}
+	return r;
+}
+
+static inline uint8_t *put_planes(uint8_t *p, bytes v, int n)
+{
+	for (int bit = 0; bit < n; bit++)
+		p = put_word(p, plane_of(v, bit));
+	return p;
+}
+
+/* How many bits of the mantissas of a block are not all zero, from the highest. */
+static inline uint8_t kept_of(const uint8_t *src)
+{
+	words any = { 0 };
+	uint32_t bits = 0;
+
+	for (int i = 0; i < 4 * STEPS; i++)
+		any |= (words)load(src + 32 * i);
+	for (int k = 0; k < 8; k++)
+		bits |= any[k];
+	bits &= (1u << PLANES_MANTISSA) - 1;
+	return bits ? (uint8_t)(PLANES_MANTISSA - (unsigned)__builtin_ctz(bits)) : 0;
+}
+
+static size_t encode_wide(const struct planes_form *f, const uint8_t *src, uint8_t *dst,
+			  struct planes_code *ret)
+{
+	uint8_t kept = kept_of(src), *p = dst;
+	int whole = (kept + 1) / 8, rest = (kept + 1) % 8;
+	bytes field[STEPS], part[STEPS][4];
+	struct planes_code c;
+
+	for (int i = 0; i < STEPS; i++) {
+		take_words(src + 128 * i, kept, part[i]);
+		field[i] = part[i][3];
+	}
+	c = choose(field, f);
+	c.kept = kept;
+	for (int i = 0; i < STEPS; i++) {
+		struct coded k = code_of(f, &c, field[i]);
+
+		p = put_planes(p, k.code, c.width);
+		p = put_planes(p, part[i][whole], rest);
+		if (c.escapes)
+			p = put_escapes(p, field[i], plane_of(k.escape, 7));
+		for (int b = 0; b < whole; b++, p += 32)
+			store(p, part[i][b]);
+	}
+	*ret = c;
+	return (size_t)(p - dst);
+}
+
 static size_t encode_block(const struct planes_form *f, const uint8_t *src, uint8_t *dst,
 			   struct planes_code *ret)
 {
@@ -219,23 +339,20 @@ static size_t encode_block(const struct planes_form *f, const uint8_t *src, uint
 	struct planes_code c;
 	uint8_t *p = dst;
 
+	if (f->size == 4)
+		return encode_wide(f, src, dst, ret);
 	take_all(f, src, &s);
 	for (int i = 0; i < STEPS; i++)
 		field[i] = s.high[i] >> f->shift & all(f->mask);
 	c = choose(field, f);
 	for (int i = 0; i < STEPS; i++) {
-		bytes code = (all(c.base) - field[i]) & all(f->mask), escape = { 0 };
+		struct coded k = code_of(f, &c, field[i]);
 
-		if (c.escapes) {
-			escape = (bytes)(code >= all((1 << c.width) - 1));
-			code |= escape;
-		}
-		for (int bit = 0; bit < c.width; bit++)
-			p = put_word(p, plane_of(code, bit));
-		for (int k = 0; k < f->n_plain; k++)
-			p = put_word(p, plane_of(s.high[i], f->plain[k]));
+		p = put_planes(p, k.code, c.width);
+		for (int n = 0; n < f->n_plain; n++)
+			p = put_word(p, plane_of(s.high[i], f->plain[n]));
 		if (c.escapes)
-			p = put_escapes(p, field[i], plane_of(escape, 7));
+			p = put_escapes(p, field[i], plane_of(k.escape, 7));
 		if (f->size == 2) {
 			store(p, s.low[i]);
 			p += 32;
@@ -330,9 +447,56 @@ decode_steps(const struct planes_form *f, const struct planes_code *c, unsigned 
 	return left == 0;
 }
 
+static inline __attribute__((always_inline)) bool decode_wide(const struct planes_code *c,
+							      unsigned width, unsigned whole,
+							      unsigned rest, const uint8_t *p,
+							      uint8_t *dst)
+{
+	const bytes base = all(c->base), ones = all((1 << width) - 1);
+	unsigned left = c->escapes;
+
+	for (int i = 0; i < STEPS; i++) {
+		bytes code = { 0 }, part[4] = { { 0 } };
+
+		for (unsigned bit = 0; bit < width; bit++, p += 4)
+			code |= spread(get_word(p)) & all(1 << bit);
+		part[3] = base - code;
+		for (unsigned bit = 0; bit < rest; bit++, p += 4)
+			part[whole] |= spread(get_word(p)) & all(1 << bit);
+		if (c->escapes) {
+			unsigned n = get_escapes(p, left, &part[3], (bytes)(code == ones));
+
+			if (n > left)
+				return false;
+			left -= n;
+			p += n;
+		}
+		for (unsigned b = 0; b < whole; b++, p += 32)
+			part[b] = load(p);
+		give_words(dst + 128 * i, c->kept, part);
+	}
+	return left == 0;
+}
+
+/* Those that are common: bf16, fp16 and f32 in 4 bytes, in three bit planes. */
+static bool decode_words(const struct planes_code *c, const uint8_t *src, uint8_t *dst)
+{
+	unsigned whole = (c->kept + 1u) / 8, rest = (c->kept + 1u) % 8;
+
+	if (c->width == 3 && c->kept == 7)
+		return decode_wide(c, 3, 1, 0, src, dst);
+	if (c->width == 3 && c->kept == 10)
+		return decode_wide(c, 3, 1, 3, src, dst);
+	if (c->width == 3 && c->kept == 23)
+		return decode_wide(c, 3, 3, 0, src, dst);
+	return decode_wide(c, c->width, whole, rest, src, dst);
+}
+
 static bool decode_block(const struct planes_form *f, const struct planes_code *c,
 			 const uint8_t *src, uint8_t *dst)
 {
+	if (f->size == 4)
+		return decode_words(c, src, dst);
 	if (f->rotate)
 		switch (c->width) { /* bf16: those that are common */
 		case 2:

@@ -4,7 +4,7 @@
  *
  *	codecs KIND|FILE CHOICE    prints "RATIO ENCODE DECODE", the last two in raw bytes/s
  *
- * KIND: bf16, bf16-channels (one channel in 16 ten times as large), fp16, e4m3, e5m2, f32, bf16-in-f32,
+ * KIND: bf16, bf16-channels (one channel in 16 ten times as large), fp16, e4m3, e5m2, f32, bf16-in-f32, fp16-in-f32,
  * q8_0, q4_0 (blocks of 32 as llama.cpp has them), q8_0-channels, q4_0-channels, noise. All are generated from a normal distribution, but
  * for noise; 16 MiB of each. A FILE is taken as it is, whole chunks of it.
  */
@@ -88,10 +88,10 @@ static bool generate(const char *kind, uint8_t *p)
 	static const struct {
 		const char *kind;
 		int size, exponent, mantissa, shift;
-	} floats[] = { { "bf16", 2, 8, 7, 0 },        { "bf16-channels", 2, 8, 7, 0 },
-		       { "fp16", 2, 5, 10, 0 },       { "e4m3", 1, 4, 3, 0 },
-		       { "e5m2", 1, 5, 2, 0 },        { "f32", 4, 8, 23, 0 },
-		       { "bf16-in-f32", 4, 8, 7, 16 } };
+	} floats[] = { { "bf16", 2, 8, 7, 0 },         { "bf16-channels", 2, 8, 7, 0 },
+		       { "fp16", 2, 5, 10, 0 },        { "e4m3", 1, 4, 3, 0 },
+		       { "e5m2", 1, 5, 2, 0 },         { "f32", 4, 8, 23, 0 },
+		       { "bf16-in-f32", 4, 8, 7, 16 }, { "fp16-in-f32", 4, 8, 10, 13 } };
 	bool channels = strstr(kind, "-channels");
 	size_t at = 0;
 

@@ -9,7 +9,8 @@ import struct
 from measures import group
 from workplace import MIB, TOP, command
 
-KINDS = ["bf16", "bf16-channels", "fp16", "e4m3", "e5m2", "f32", "bf16-in-f32", "q8_0", "q8_0-channels",
+KINDS = ["bf16", "bf16-channels", "fp16", "e4m3", "e5m2", "f32", "bf16-in-f32",
+         "fp16-in-f32", "q8_0", "q8_0-channels",
          "q4_0", "q4_0-channels", "noise"]
 CHOICES = ["lz4", "fast", "dense"]
 TOKEN = 8 * 128 * 2  # bytes of a token in a slab of an 8B model's layer: heads, channels, bf16

@@ -14,7 +14,9 @@
 
 #define LONGEST 262144u
 
-enum kind { BF16, FP16, E4M3, E5M2, KINDS };
+/* The last three are kept in 4 bytes. */
+enum kind { BF16, FP16, E4M3, E5M2, F32, BF16_WIDE, FP16_WIDE, E4M3_WIDE, KINDS };
+static const size_t size_of[KINDS] = { 2, 2, 1, 1, 4, 4, 4, 4 };
 
 /* The float's bits with the exponent rebased and the mantissa cut: what a cast does but for the rounding. */
 static uint32_t narrow(float x, int exponent_bits, int mantissa_bits)
@@ -34,6 +36,9 @@ static uint32_t narrow(float x, int exponent_bits, int mantissa_bits)
 
 static uint32_t element(enum kind kind, float x)
 {
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof(bits));
 	switch (kind) {
 	case BF16:
 		return narrow(x, 8, 7);
@@ -41,15 +46,23 @@ static uint32_t element(enum kind kind, float x)
 		return narrow(x, 5, 10);
 	case E4M3:
 		return narrow(x, 4, 3);
-	default:
+	case E5M2:
 		return narrow(x, 5, 2);
+	case BF16_WIDE:
+		return bits & ~0xffffu;
+	case FP16_WIDE:
+		return bits & ~0x1fffu;
+	case E4M3_WIDE:
+		return bits & ~0xfffffu;
+	default:
+		return bits;
 	}
 }
 
 /* Values of 128 channels, some of which are ten times as large as others; the first byte is the phase's. */
 static void fill(uint8_t *p, size_t len, enum kind kind, size_t phase)
 {
-	size_t size = kind == BF16 || kind == FP16 ? 2 : 1, i = 0;
+	size_t size = size_of[kind], i = 0;
 
 	for (size_t k = 0; k < phase && k < len; k++)
 		p[k] = (uint8_t)draw(256);
@@ -84,12 +97,12 @@ static size_t round_trip(const uint8_t *src, size_t len, const struct codec **re
 
 Test(codec_planes, gains_by_kind)
 {
-	static const double least[KINDS] = { 1.36, 1.09, 1.05, 1.05 };
+	static const double least[KINDS] = { 1.36, 1.09, 1.05, 1.05, 1.15, 2.7, 2.15, 4 };
 	uint8_t *src = malloc(LONGEST);
 
 	seed = 1;
 	for (int kind = 0; kind < KINDS; kind++)
-		for (size_t phase = 0; phase < (kind < 2 ? 2 : 1); phase++) {
+		for (size_t phase = 0; phase < size_of[kind]; phase++) {
 			const struct codec *c;
 			size_t n;
 
@@ -148,6 +161,45 @@ Test(codec_planes, specials_keep_every_bit)
 	free(src);
 }
 
+/* Mantissas that need all their bits cost their own block, and no other. */
+Test(codec_planes, a_wide_value_costs_its_block)
+{
+	uint8_t *src = malloc(LONGEST);
+	const struct codec *c;
+	size_t before, after;
+
+	seed = 7;
+	fill(src, LONGEST, BF16_WIDE, 0);
+	before = round_trip(src, LONGEST, &c);
+	src[LONGEST / 2 + 4] = 1;
+	after = round_trip(src, LONGEST, &c);
+	cr_assert_eq(c->id, CODEC_PLANES);
+	cr_assert_eq(after - before, 2 * PLANES_BLOCK);
+	free(src);
+}
+
+Test(codec_planes, more_than_a_mantissa_is_refused)
+{
+	uint8_t src[1024], dst[2048], back[1024], params[CODEC_PARAMS] = { 4 };
+	ssize_t n;
+
+	seed = 8;
+	fill(src, sizeof(src), F32, 0);
+	n = codec_planes.encode(src, sizeof(src), dst, sizeof(dst), params);
+	cr_assert_gt(n, 0);
+	cr_assert_eq(codec_planes.decode(dst, (size_t)n, back, sizeof(back), params), 0);
+	cr_assert_eq(memcmp(back, src, sizeof(src)), 0);
+	for (unsigned kept = 0; kept < 256; kept++) {
+		dst[3] = (uint8_t)kept;
+		/* With the length that it would need. */
+		cr_assert_eq(codec_planes.decode(dst, (size_t)n + (kept - 23) * 32, back,
+						 sizeof(back), params),
+			     kept == 23 ? 0 : -EBADMSG, "%u", kept);
+	}
+	params[1] = 4;
+	cr_assert_eq(codec_planes.decode(dst, (size_t)n, back, sizeof(back), params), -EBADMSG);
+}
+
 Test(codec_planes, both_compilations_agree)
 {
 #ifdef __x86_64__
@@ -155,20 +207,21 @@ Test(codec_planes, both_compilations_agree)
 		{ "bf16", 2, true, 0, 255, 8, { 0 }, 0 },
 		{ "fp16", 2, false, 2, 31, 5, { 0, 1, 7 }, 3 },
 		{ "e4m3", 1, false, 3, 15, 4, { 0, 1, 2, 7 }, 4 },
+		{ "f32", 4, false, 0, 255, 8, { 0 }, 0 },
 	};
-	uint8_t src[512], a[PLANES_BLOCK_MAX + PLANES_BEYOND], b[PLANES_BLOCK_MAX + PLANES_BEYOND],
-		back[512];
+	uint8_t src[1024], a[PLANES_BLOCK_MAX + PLANES_BEYOND], b[PLANES_BLOCK_MAX + PLANES_BEYOND],
+		back[1024];
 
 	if (!__builtin_cpu_supports("avx2"))
 		cr_skip("this processor has no AVX2");
 	seed = 4;
 	for (int run = 0; run < 5000; run++) {
-		unsigned kind = draw(3);
+		unsigned kind = draw(4);
 		size_t len = forms[kind].size * PLANES_BLOCK, n, m;
 		struct planes_code x, y;
 
-		fill(src, len, kind, 0);
-		for (unsigned k = draw(300); k; k--)
+		fill(src, len, kind < 3 ? kind : F32 + draw(4), 0);
+		for (unsigned k = draw(2) ? draw(300) : 0; k; k--)
 			src[draw((uint32_t)len)] = (uint8_t)draw(256);
 		n = planes_portable.encode_block(&forms[kind], src, a, &x);
 		m = planes_avx2.encode_block(&forms[kind], src, b, &y);
