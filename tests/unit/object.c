@@ -524,6 +524,69 @@ Test(object, deleted_files_give_their_bytes_back)
 	free(data);
 }
 
+/* What the segments occupy on the disk, headers and padding of every kind included. */
+static uint64_t on_disk(void)
+{
+	char path[128];
+	uint64_t sum = 0;
+	struct stat st;
+
+	for (unsigned n = 0; n < 64; n++) {
+		snprintf(path, sizeof(path), "%s/segments/%08x.seg", store_path, n);
+		if (!stat(path, &st))
+			sum += (uint64_t)st.st_blocks * 512;
+	}
+	return sum;
+}
+
+/*
+ * Noise is stored as it is and costs the headers of its records, 64 bytes each: how many they are is the
+ * length of the chunks, which follows from the size of the file.
+ */
+Test(object, noise_costs_its_headers_and_no_more)
+{
+	static const struct {
+		size_t size;
+		unsigned files;
+		double most; /* per cent */
+	} cases[] = { { 16u << 20, 2, 0.5 }, { (3u << 20) + 1, 8, 1 }, { 1000001, 12, 8 } };
+	uint64_t stored = 0, disk = on_disk(), raw = 0;
+	char *data = malloc(16u << 20);
+	struct store_status st;
+
+	for (unsigned k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+		size_t all = cases[k].size * cases[k].files;
+		double more, more_disk;
+
+		for (unsigned i = 0; i < cases[k].files; i++) {
+			struct object *o = new_file(100 + 100 * k + i);
+
+			fill_random(data, cases[k].size + 7, 1000 * k + i + 1);
+			cr_assert_eq(object_write(o, data, cases[k].size, 0),
+				     (ssize_t)cases[k].size);
+			cr_assert_eq(object_settle(o), 0);
+			commit(o);
+			object_unref(o);
+		}
+		do
+			store_status(s, &st);
+		while (!st.loaded);
+		cr_assert_eq(st.unique_bytes - raw, all);
+		more = 100 * ((double)(st.stored_bytes - stored) / (double)all - 1);
+		store_close(s, true);
+		more_disk = 100 * ((double)(on_disk() - disk) / (double)all - 1);
+		open_store(256u << 20);
+		cr_log_info("files of %zu bytes: %.2f %% more than raw, %.2f %% on the disk",
+			    cases[k].size, more, more_disk);
+		cr_assert_leq(more, cases[k].most);
+		cr_assert_leq(more_disk, cases[k].most);
+		stored = st.stored_bytes;
+		raw = st.unique_bytes;
+		disk = on_disk();
+	}
+	free(data);
+}
+
 /* Small chunks that live among dead ones keep their bytes when the dead are punched out. */
 Test(object, the_living_survive_their_dead_neighbours)
 {
