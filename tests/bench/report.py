@@ -159,6 +159,44 @@ def write_codecs_svg(path, table, machine):
         f.write("\n".join(out))
 
 
+LINES = ["#b3392f", "#1f3d5a", "#5b7c99", "#3a7d44"]
+
+
+def write_crossover_svg(path, table, machine):
+    """Lines over the rate of raw reads, both scales the same: above the diagonal a codec saves time."""
+    most = max(max(row[1:5]) for row in table.rows) * 1.1
+    side, left = 400, 60
+
+    def xy(raw, value):
+        return f"{left + side * raw / most:.1f},{TOP + side - side * value / most:.1f}"
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + side + 130}" height="{TOP + side + 50}" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20" font-size="15">{escape(table.title)}</text>',
+        f'<text x="10" y="38" fill="#666">{escape(machine["cpu"])}, {machine["cores"]} cores</text>',
+        f'<rect x="{left}" y="{TOP}" width="{side}" height="{side}" fill="none" stroke="#ccc"/>',
+        f'<text x="{left + side / 2}" y="{TOP + side + 36}" text-anchor="middle">raw O_DIRECT reads of the '
+        'device, GB/s</text>',
+    ]
+    step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if most / s <= 8)
+    for k in range(1, int(most / step) + 1):
+        at = xy(k * step, k * step).split(",")
+        out.append(f'<text x="{at[0]}" y="{TOP + side + 16}" text-anchor="middle">{k * step:g}</text>')
+        out.append(f'<text x="{left - 8}" y="{at[1]}" text-anchor="end">{k * step:g}</text>')
+    for i, name in enumerate(("raw", "fast", "dense", "auto")):
+        points = [xy(row[1], row[1 + i]) for row in table.rows]
+        x, y = points[-1].split(",")
+        out.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{LINES[i]}" stroke-width="2" '
+                   f'stroke-dasharray="{"4 3" if name == "auto" else "none"}"/>')
+        out.append(f'<text x="{float(x) + 6:.1f}" y="{float(y) + 12 * (name == "auto"):.1f}" '
+                   f'fill="{LINES[i]}">{name}</text>')
+    out.append("</svg>\n")
+    with open(path, "w") as f:
+        f.write("\n".join(out))
+
+
 def bar(row, y, x):
     start, end = sorted((x(1), x(row.ratio)))
     colour = COLOURS[None if row.goal is None else row.met()]

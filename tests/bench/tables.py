@@ -1,13 +1,18 @@
-"""What has no rival: how short codecs make elements of each kind, and what dedup finds."""
+"""What has no rival: how short codecs make elements of each kind, from which device on they cost time,
+and what dedup finds."""
 
+import contextlib
 import glob
 import json
 import os
 import random
+import shutil
+import statistics
 import struct
+import time
 
-from measures import group
-from workplace import MIB, TOP, command
+from measures import FILES, group
+from workplace import GIB, MIB, TOP, CannotRun, command, drop_caches
 
 KINDS = ["bf16", "bf16-channels", "fp16", "e4m3", "e5m2", "f32", "bf16-in-f32",
          "fp16-in-f32", "q8_0", "q8_0-channels",
@@ -35,6 +40,107 @@ def scan(bench):
     table = bench.table("chunk-scan", "chunks of noise found and hashed on one core", ("what", "GB/s"))
     for what, name in (("cut", "finding the cuts"), ("hash", "XXH3-128 of each chunk"), ("both", "both")):
         table.add(name, bench.place.workers.rate("scan", what) / 1e9)
+
+
+LIMITS = [200, 500, 1000, 2000, None]  # MB/s of the device
+
+
+class Crossover:
+    """A session of bf16, cold, behind a device that is slowed down, against the same bytes read raw."""
+
+    def __init__(self, bench, throttle, mount):
+        self.bench, self.throttle, self.mount = bench, throttle, mount
+        # The kernel lets the first tenth of a second or so through: of less it would be a large part.
+        self.size = min(bench.sizes["file"], 512 * MIB)
+        self.rate = bench.place.workers.rate
+        self.raw_file = bench.place.path("raw-session")
+        self.rate("raw", "make", self.raw_file, self.size)
+        for seed, codec in enumerate(("fast", "dense")):
+            self.save(codec, codec, seed)
+
+    def folder(self, name):
+        return os.path.join(self.mount.dir, name)
+
+    def save(self, name, codec, seed):
+        os.makedirs(self.folder(name))
+        os.setxattr(self.folder(name), "user.kvfs.codec", codec.encode())
+        self.rate("session", "save", os.path.join(self.folder(name), "session"), FILES,
+                  self.size // FILES, "1M", "normal", 4000 + seed)
+        self.mount.settle()
+
+    def restore(self, name):
+        session = os.path.join(self.folder(name), "session")
+
+        def forget():
+            self.mount.evict("cold", session)
+            drop_caches()
+
+        return self.bench.warm(self.size * 5 // 4, lambda: self.rate("session", "restore", session),
+                               forget)
+
+    def raw(self):
+        return self.bench.warm(self.size * 5 // 4, lambda: self.rate(
+            "raw", "load", self.raw_file, self.size, "1M", 8, prefix=self.throttle.prefix), drop_caches)
+
+    def settle_as_auto(self, seed):
+        """What auto makes of a session once this device was measured: stored bytes of one."""
+        self.mount.remount()
+        until = time.monotonic() + 10
+        while not self.mount.number("read_rate"):
+            if time.monotonic() > until:
+                raise CannotRun("the daemon did not measure its device")
+            time.sleep(0.05)
+        shutil.rmtree(self.folder("auto"), ignore_errors=True)
+        self.save("auto", "auto", seed)
+        stored = os.getxattr(os.path.join(self.folder("auto"), "session"), "user.kvfs.stored")
+        return int(stored) / self.size
+
+    def measure(self, limit):
+        """GB/s of the session's bytes: raw, fast, dense, auto; then what auto stored of one."""
+        self.throttle.limit(limit and limit * 1e6)
+        share = self.settle_as_auto(5000 + (limit or 0))
+        work = {"raw": self.raw, **{c: lambda c=c: self.restore(c) for c in ("fast", "dense", "auto")}}
+        got = {name: [] for name in work}
+        order = list(work)
+        for _ in range(1 if self.bench.quick else 3):
+            for name in order:
+                got[name].append(work[name]() / 1e9)
+            order = order[1:] + order[:1]
+        return [statistics.median(v) for v in got.values()] + [share]
+
+
+def crossing(rows):
+    """The rate of raw reads, in GB/s, at which fast is as fast: the first between two rows, or None."""
+    for (_, a, fast_a, *_), (_, b, fast_b, *_) in zip(rows, rows[1:]):
+        gain, loss = fast_a - a, b - fast_b
+        if gain >= 0 and loss > 0:
+            return a + (b - a) * gain / (gain + loss)
+    return None
+
+
+@group("crossover-table")
+def crossover(bench):
+    """From which device on codecs cost a restore time instead of saving some."""
+    with contextlib.ExitStack() as stack:
+        try:
+            throttle = stack.enter_context(bench.place.throttle())
+        except CannotRun as e:
+            bench.say(f"skipped, as no device can be slowed down here: {e}")
+            return
+        mount = stack.enter_context(bench.place.kvfs(prefix=throttle.prefix, hot=2 * GIB, warm=64 * MIB,
+                                                     idle=3600))
+        table = bench.table("crossover-table", "bf16 restored cold from a slower device, GB/s of the session",
+                            ("device MB/s", "raw O_DIRECT", "fast", "dense", "auto", "auto stores"))
+        c = Crossover(bench, throttle, mount)
+        for limit in LIMITS:
+            table.add(str(limit or "as it is"), *c.measure(limit))
+        at = crossing(table.rows)
+        bench.say(f"crossover: fast is as fast as raw reads of a device of {at:.2f} GB/s" if at else
+                  "crossover: none, fast is the faster one on every one of these devices")
+
+
+class Slabs:
+    """Keys and values of one layer, token by token: every file begins like this and ends as its own."""
 
 
 class Slabs:

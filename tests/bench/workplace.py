@@ -95,6 +95,61 @@ def is_newer(path, sources):
     return False
 
 
+class Throttle:
+    """A control group in which reads of the device under the store go no faster than limit() said. A
+    program is started in it with prefix in front of its words."""
+
+    V1 = "/sys/fs/cgroup/blkio"
+
+    def __init__(self, place):
+        self.device = whole_disk(place.base)
+        v1 = os.path.exists(os.path.join(self.V1, "cgroup.procs"))
+        top = self.V1 if v1 else self._unified()
+        self.folder = os.path.join(top, "kvfs-bench")
+        self.file = "blkio.throttle.read_bps_device" if v1 else "io.max"
+        self.line = "{} {}" if v1 else "{} rbps={}"
+        self.none = 0 if v1 else "max"
+        os.makedirs(self.folder, exist_ok=True)
+        if not os.path.exists(os.path.join(self.folder, self.file)):
+            self.close()
+            raise CannotRun(f"the kernel limits no reads: no {self.file}")
+        self.prefix = ("sh", "-c", f'echo $$ >"{self.folder}/cgroup.procs" && exec "$@"', "sh")
+
+    @staticmethod
+    def _unified():
+        for top in "/sys/fs/cgroup", "/sys/fs/cgroup/unified":
+            with contextlib.suppress(OSError):
+                with open(os.path.join(top, "cgroup.controllers")) as f:
+                    if "io" not in f.read().split():
+                        continue
+                with open(os.path.join(top, "cgroup.subtree_control"), "w") as f:
+                    f.write("+io")
+                return top
+        raise CannotRun("no control group has the io controller")
+
+    def limit(self, rate):
+        """Bytes/s; None: as fast as the device."""
+        with open(os.path.join(self.folder, self.file), "w") as f:
+            f.write(self.line.format(self.device, self.none if rate is None else int(rate)))
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder)
+
+
+def whole_disk(path):
+    """MAJOR:MINOR of the disk that the file system of a path is on, or has its partition on."""
+    dev = os.stat(path).st_dev
+    number = f"{os.major(dev)}:{os.minor(dev)}"
+    folder = os.path.realpath(f"/sys/dev/block/{number}")
+    if not os.path.exists(folder):
+        raise CannotRun(f"{path} is on no block device of its own")
+    if os.path.exists(os.path.join(folder, "partition")):
+        with open(os.path.join(folder, "..", "dev")) as f:
+            return f.read().strip()
+    return number
+
+
 class Workers:
     """The C programs that do the timed work: those `make tools` built, else built here."""
 
@@ -114,8 +169,9 @@ class Workers:
         units, seconds = command(self.path(name), *args).split()
         return float(units), float(seconds)
 
-    def rate(self, name, *args):
-        units, seconds = self.run(name, *args)
+    def rate(self, name, *args, prefix=()):
+        """Units a second; prefix: words in front of the worker's."""
+        units, seconds = (float(w) for w in command(*prefix, self.path(name), *args).split())
         return units / seconds
 
     def _find(self, name):
@@ -147,10 +203,11 @@ class Workers:
 
 class Kvfs:
     """A kvfs mount with a store of its own, served by a daemon in the foreground. files: so many are made
-    in its database first."""
+    in its database first; prefix: words in front of the daemon's."""
 
-    def __init__(self, place, name, files=0, **options):
+    def __init__(self, place, name, files=0, prefix=(), **options):
         self.place = place
+        self.prefix = prefix
         self.store = os.path.join(place.base, name + ".store")
         self.dir = os.path.join(place.base, name)
         self.log = os.path.join(place.base, name + ".log")
@@ -166,7 +223,7 @@ class Kvfs:
     def _start(self):
         with open(self.log, "w") as log:
             self.daemon = subprocess.Popen(
-                [KVFS, "mount", self.store, self.dir, "-f", "-o", self.options],
+                [*self.prefix, KVFS, "mount", self.store, self.dir, "-f", "-o", self.options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )
         self._wait_mounted()
@@ -351,6 +408,14 @@ class Workplace:
                 self._unmount(path)
                 daemon.kill()
                 daemon.wait()
+
+    @contextlib.contextmanager
+    def throttle(self):
+        throttle = Throttle(self)
+        try:
+            yield throttle
+        finally:
+            throttle.close()
 
     @contextlib.contextmanager
     def kvfs(self, name="kvfs", **options):
