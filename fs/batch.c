@@ -310,7 +310,7 @@ static int put_name(struct meta_txn *t, const struct name *n)
 	if (!n->to)
 		return meta_del_dentry(t, d.parent, d.name);
 	d.ino = n->to->ino;
-	d.mode = n->to->a.mode & S_IFMT;
+	d.mode = n->to->type;
 	return meta_put_dentry(t, &d);
 }
 

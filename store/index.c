@@ -21,6 +21,7 @@
 
 #define SLOTS 4u  /* of a bucket */
 #define FULL  65u /* per cent of the slots: above, it grows; at 70, one of 250,000 finds no place */
+#define ROOMY 60u /* below, one that finds no place is of a key that has too many */
 #define EMPTY 50u /* below, it shrinks */
 #define TIGHT                                                                                      \
 	90u /* above, which the budget alone brings about, few are moved: one is to go anyway */
@@ -152,10 +153,11 @@ static bool above(const struct index *x, unsigned percent)
 	return x->entries * 100 > x->n * SLOTS * percent;
 }
 
-/* Where nothing can be moved any more, the entry that was moved last goes; never the new one. */
-static void put(struct index *x, struct entry e)
+/* Of the entries that are moved for it the last may find no place, but never that of id: false, and it is in
+ * *ret. */
+static bool place_by_moving(struct index *x, struct entry *ret, uint64_t id)
 {
-	const uint64_t id = e.id;
+	struct entry e = *ret;
 	unsigned kicks = above(x, TIGHT) ? KICKS_LESS : KICKS;
 
 	for (;;) {
@@ -164,7 +166,7 @@ static void put(struct index *x, struct entry e)
 		uint32_t random;
 
 		if (put_free(a, e) || put_free(b, e))
-			return;
+			return true;
 		if (!kicks--)
 			break;
 		random = next_random(x);
@@ -175,6 +177,14 @@ static void put(struct index *x, struct entry e)
 		*out = e;
 		e = was;
 	}
+	*ret = e;
+	return false;
+}
+
+static void put(struct index *x, struct entry e)
+{
+	if (place_by_moving(x, &e, e.id))
+		return;
 	x->entries--;
 	x->replaced++;
 }
@@ -240,12 +250,23 @@ static void merge(struct index *x)
 
 void index_add(struct index *x, uint64_t key, uint64_t id)
 {
+	struct entry e = { key, id };
+
 	if (!id)
 		return;
 	x->entries++;
 	while (above(x, FULL) && have_room(x))
 		split(x);
-	put(x, (struct entry){ key, id });
+	/* One of some millions finds no place even so, as buckets not split yet are fuller. */
+	while (!place_by_moving(x, &e, id)) {
+		if (!above(x, ROOMY) || !have_room(x)) {
+			x->entries--;
+			x->replaced++;
+			break;
+		}
+		for (unsigned i = 0; i < STEP && have_room(x); i++)
+			split(x);
+	}
 }
 
 static bool remove_from(struct bucket *b, uint64_t key, uint64_t id)

@@ -111,7 +111,7 @@ Test(index, never_takes_more_than_its_budget)
 		cr_assert(has(i));
 }
 
-/* In order, INDEX_SAME at most, and others lose nothing but a few by it; the table does not grow for it. */
+/* In order, INDEX_SAME at most, and others lose nothing but a few by it; the table grows little for it. */
 Test(index, of_one_key_keeps_a_few)
 {
 	enum { N = 5000, OTHERS = 10000 };
@@ -132,7 +132,7 @@ Test(index, of_one_key_keeps_a_few)
 	}
 	cr_assert(n >= 4 && n <= INDEX_SAME, "%u", n);
 	cr_assert_eq(last, OTHERS + N, "the newest is there");
-	cr_assert_eq(totals().bytes, bytes);
+	cr_assert(totals().bytes <= bytes / 4 * 5);
 	n = 0;
 	for (uint64_t i = 1; i <= OTHERS; i++)
 		n += !has(i);
