@@ -7,8 +7,8 @@
  * theirs moves to its other bucket, and so on. The table grows and shrinks a bucket at a time, in place:
  * bucket n is made of what moves there from the one bucket whose entries belong there now. So there is
  * never a second table beside the first, nobody waits for one to be made, and the load, which a table
- * that doubles halves, stays where it is: 16 to 20 bytes an entry at the loads below, with the pages that
- * are mapped ahead 23, and 36 at most after entries went.
+ * that doubles halves, stays where it is: 25 to 27 bytes an entry with the pages that are mapped
+ * ahead, 36 at most after entries went. Only at the budget it fills up.
  */
 #include "store/index.h"
 

@@ -589,6 +589,9 @@ int object_settle(struct object *o)
 			r = i == RETRIES ? -EAGAIN : 0;
 		}
 		settle_done(&t);
+		/* Only what a head says is worth keeping; what somebody said may be long, and no data behind it. */
+		if (!o->slabs.head)
+			slabs_done(&o->slabs);
 		space_refresh(o->store);
 	}
 	pthread_mutex_unlock(&o->settle_lock);

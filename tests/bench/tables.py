@@ -140,10 +140,6 @@ def crossover(bench):
 
 
 class Slabs:
-    """Keys and values of one layer, token by token: every file begins like this and ends as its own."""
-
-
-class Slabs:
     """Keys and values of layers, token by token: every file begins like this and ends as its own."""
 
     def __init__(self, seed, tokens, layers=1, token=TOKEN):
