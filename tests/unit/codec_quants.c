@@ -5,6 +5,7 @@
  */
 #include "store/codec.h"
 #include "store/codec_quants.h"
+#include "tests/unit/damage.h"
 #include "tests/unit/random.h"
 
 #include <criterion/criterion.h>
@@ -294,30 +295,10 @@ Test(codec_quants, damage_stays_inside_the_buffers)
 
 	seed = 5;
 	for (int run = 0; run < 700; run++) {
-		uint8_t params[CODEC_PARAMS] = { 0 }, *encoded, *back;
-		size_t len = 8000 + draw(60000), raw = len, n;
-		ssize_t got;
+		size_t len = 8000 + draw(60000);
 
 		fill(src, len, (int)draw(FORMS), draw(2), draw(34));
-		if (codec_quants.estimate(src, len, dst, params) == SIZE_MAX)
-			continue;
-		got = codec_quants.encode(src, len, dst, len, params);
-		if (got <= 0)
-			continue;
-		n = (size_t)got;
-		encoded = malloc(n);
-		memcpy(encoded, dst, n);
-		for (unsigned k = draw(4); k; k--)
-			encoded[draw(draw(2) ? 60 : (uint32_t)n)] = (uint8_t)draw(256);
-		if (draw(4) == 0)
-			params[draw(3)] = (uint8_t)draw(256);
-		if (draw(4) == 0)
-			raw = 1 + draw(80000);
-		back = malloc(raw);
-		refused += codec_quants.decode(encoded, draw(4) ? n : draw((uint32_t)n), back, raw,
-					       params) != 0;
-		free(back);
-		free(encoded);
+		refused += damaged_is_refused(&codec_quants, src, len, dst);
 	}
 	cr_assert_gt(refused, 300);
 	free(dst);

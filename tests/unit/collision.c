@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contents whose hashes collide, as somebody may make them: a store in which every content has the same
  * hash. Bytes decide what is shared, tenants never share, and nothing takes longer than it must. */
-#include "store/store.h"
+#include "tests/unit/store_folder.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -17,42 +17,19 @@
 #define BLOCK 4096u /* a chunk at its longest, in a file of this size */
 #define BIG   (200u * BLOCK)
 
-static char base[64], store_path[96], run_path[96];
-static struct store *s;
-
 static void open_store(void)
 {
-	struct store_options opt = { .path = store_path,
-				     .rundir = run_path,
-				     .hot_bytes = 256u << 20,
-				     .warm_bytes = 64u << 20,
-				     .same_hash = true };
-	struct store_error err;
-
-	cr_assert_eq(store_open(&opt, &s, &err), 0, "%s", err.text);
-	cr_assert_eq(store_start(s), 0);
+	folder_open((struct store_options){
+		.hot_bytes = 256u << 20, .warm_bytes = 64u << 20, .same_hash = true });
 }
 
 static void setup(void)
 {
-	snprintf(base, sizeof(base), "%s/kvfs-unit-XXXXXX", getenv("TMPDIR") ?: "/tmp");
-	cr_assert(mkdtemp(base));
-	snprintf(store_path, sizeof(store_path), "%s/store", base);
-	snprintf(run_path, sizeof(run_path), "%s/run", base);
+	folder_make();
 	open_store();
 }
 
-static void teardown(void)
-{
-	char cmd[256];
-
-	store_close(s, true);
-	snprintf(cmd, sizeof(cmd), "umount -l %s 2>/dev/null; rm -rf %s", run_path, base);
-	if (system(cmd))
-		fprintf(stderr, "%s: cannot be removed\n", base);
-}
-
-TestSuite(collision, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(collision, .init = setup, .fini = folder_remove, .timeout = 120);
 
 static struct store_status status(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Objects over a real store directory: data paths, settle, evict, fill, and recovery after a stop
  * that flushed nothing, which is what a kill leaves behind. */
-#include "store/store.h"
+#include "tests/unit/store_folder.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -18,41 +18,18 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-static char base[64], store_path[96], run_path[96];
-static struct store *s;
-
 static void open_store(uint64_t hot)
 {
-	struct store_options opt = {
-		.path = store_path, .rundir = run_path, .hot_bytes = hot, .warm_bytes = 32u << 20
-	};
-	struct store_error err;
-	int r = store_open(&opt, &s, &err);
-
-	cr_assert_eq(r, 0, "%s", err.text);
-	cr_assert_eq(store_start(s), 0);
+	folder_open((struct store_options){ .hot_bytes = hot, .warm_bytes = 32u << 20 });
 }
 
 static void setup(void)
 {
-	snprintf(base, sizeof(base), "%s/kvfs-unit-XXXXXX", getenv("TMPDIR") ?: "/tmp");
-	cr_assert(mkdtemp(base));
-	snprintf(store_path, sizeof(store_path), "%s/store", base);
-	snprintf(run_path, sizeof(run_path), "%s/run", base);
+	folder_make();
 	open_store(256u << 20);
 }
 
-static void teardown(void)
-{
-	char cmd[256];
-
-	store_close(s, true);
-	snprintf(cmd, sizeof(cmd), "umount -l %s 2>/dev/null; rm -rf %s", run_path, base);
-	if (system(cmd))
-		fprintf(stderr, "%s: cannot be removed\n", base);
-}
-
-TestSuite(object, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(object, .init = setup, .fini = folder_remove, .timeout = 120);
 
 /* A stop that settles, syncs and tidies nothing. */
 static void killed(uint64_t hot)
@@ -83,14 +60,7 @@ static struct object *new_file(uint64_t ino)
 
 static void commit(struct object *o)
 {
-	struct meta_inode i = { .ino = object_ino(o), .mode = S_IFREG | 0600, .nlink = 1 };
-	struct meta_txn *t;
-	uint64_t gen;
-
-	cr_assert_eq(store_sync_data(s), 0);
-	cr_assert_eq(meta_begin(s, &t), 0);
-	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
-	cr_assert_eq(meta_commit(t, true), 0);
+	cr_assert_eq(meta_commit(folder_put(o), true), 0);
 }
 
 static void expect(struct object *o, const void *want, size_t len)
@@ -326,13 +296,8 @@ static void expect_found(struct object *o)
 
 static void begin_and_abort(struct object *o)
 {
-	struct meta_inode i = { .ino = object_ino(o), .mode = S_IFREG | 0600, .nlink = 1 };
-	struct meta_txn *t;
-	uint64_t gen;
+	struct meta_txn *t = folder_put(o);
 
-	cr_assert_eq(store_sync_data(s), 0);
-	cr_assert_eq(meta_begin(s, &t), 0);
-	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
 	expect_found(o);
 	meta_abort(t);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A settle of files whose header says where their slabs are: what is shared, and every byte comes back. */
 #include "store/layout.h"
-#include "store/store.h"
 #include "tests/unit/random.h"
+#include "tests/unit/store_folder.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -11,41 +11,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char base[64], store_path[96], run_path[96];
-static struct store *s;
-
-static void open_store(void)
-{
-	struct store_options opt = {
-		.path = store_path, .rundir = run_path, .hot_bytes = 256u << 20, .warm_bytes = 1
-	};
-	struct store_error err;
-
-	cr_assert_eq(store_open(&opt, &s, &err), 0, "%s", err.text);
-	cr_assert_eq(store_start(s), 0);
-}
-
 static void setup(void)
 {
-	snprintf(base, sizeof(base), "%s/kvfs-unit-XXXXXX", getenv("TMPDIR") ?: "/tmp");
-	cr_assert(mkdtemp(base));
-	snprintf(store_path, sizeof(store_path), "%s/store", base);
-	snprintf(run_path, sizeof(run_path), "%s/run", base);
-	open_store();
+	folder_make();
+	folder_open((struct store_options){ .hot_bytes = 256u << 20, .warm_bytes = 1 });
 	seed = 1;
 }
 
-static void teardown(void)
-{
-	char cmd[256];
-
-	store_close(s, true);
-	snprintf(cmd, sizeof(cmd), "umount -l %s 2>/dev/null; rm -rf %s", run_path, base);
-	if (system(cmd))
-		fprintf(stderr, "%s: cannot be removed\n", base);
-}
-
-TestSuite(settle_layout, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(settle_layout, .init = setup, .fini = folder_remove, .timeout = 120);
 
 #define SLABS 8u
 #define SLAB  300000u /* bytes, of which a chunk is a thirtieth */
@@ -100,15 +73,10 @@ static uint64_t stored_anew(void)
 /* How many bytes a settle stores anew. */
 static uint64_t settled(struct object *o)
 {
-	struct meta_inode i = { .ino = object_ino(o), .mode = S_IFREG | 0600, .nlink = 1 };
-	uint64_t before = stored_anew(), gen;
-	struct meta_txn *t;
+	uint64_t before = stored_anew();
 
 	cr_assert_eq(object_settle(o), 0);
-	cr_assert_eq(store_sync_data(s), 0);
-	cr_assert_eq(meta_begin(s, &t), 0);
-	cr_assert_eq(meta_put_file(t, &i, o, &gen), 0);
-	cr_assert_eq(meta_commit(t, true), 0);
+	cr_assert_eq(meta_commit(folder_put(o), true), 0);
 	return stored_anew() - before;
 }
 
