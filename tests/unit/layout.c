@@ -344,7 +344,7 @@ Test(layout, json_that_nests_deep_or_is_long_has_no_slabs)
 					   "\"data_offsets\":[0,400000]}}";
 		size_t deep = k ? 500000 : 9, at = 0;
 
-		at += (size_t)sprintf(text, "{\"__metadata__\":");
+		at += (size_t)snprintf(text, len, "{\"__metadata__\":");
 		memset(text + at, '[', deep);
 		memset(text + at + deep, ']', deep);
 		memcpy(text + at + 2 * deep, tail, sizeof(tail));
@@ -367,17 +367,17 @@ Test(layout, json_that_nests_deep_or_is_long_has_no_slabs)
 Test(layout, slabs_are_bounded_and_no_shorter_than_a_small_chunk)
 {
 	/* Tensors of 512 bytes, of which every second begins a slab. */
-	size_t n = 8000, at = 1;
-	char *text = malloc(n * 100);
+	size_t n = 8000, at = 1, room = n * 100;
+	char *text = malloc(room);
 	struct file f;
 	struct slabs s;
 
 	text[0] = '{';
 	for (size_t i = 0; i < n; i++)
-		at += (size_t)sprintf(text + at,
-				      "%s\"%zu\":{\"dtype\":\"U8\",\"shape\":[512],"
-				      "\"data_offsets\":[%zu,%zu]}",
-				      i ? "," : "", i, i * 512, (i + 1) * 512);
+		at += (size_t)snprintf(text + at, room - at,
+				       "%s\"%zu\":{\"dtype\":\"U8\",\"shape\":[512],"
+				       "\"data_offsets\":[%zu,%zu]}",
+				       i ? "," : "", i, i * 512, (i + 1) * 512);
 	text[at++] = '}';
 	f = (struct file){ calloc(1, 8 + at + n * 512), 8 + at + n * 512, SIZE_MAX };
 	put64(f.data, at);

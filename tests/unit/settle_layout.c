@@ -20,8 +20,9 @@ static void setup(void)
 
 TestSuite(settle_layout, .init = setup, .fini = folder_remove, .timeout = 120);
 
-#define SLABS 8u
-#define SLAB  300000u /* bytes, of which a chunk is a thirtieth */
+#define SLABS    8u
+#define HEAD_MAX 4096u
+#define SLAB     300000u /* bytes, of which a chunk is a thirtieth */
 
 struct file {
 	char *data;
@@ -37,16 +38,17 @@ static void random_bytes(char *p, size_t len)
 /* Tensors of random bytes, behind a header of its own length. */
 static struct file tensors(unsigned padding)
 {
-	struct file f = { malloc(4096 + SLABS * SLAB), 0, 0 };
+	struct file f = { malloc(HEAD_MAX + SLABS * SLAB), 0, 0 };
 	uint64_t json;
 	size_t at = 8;
 
-	at += (size_t)sprintf(f.data + at, "{");
+	f.data[at++] = '{';
 	for (unsigned i = 0; i < SLABS; i++)
-		at += (size_t)sprintf(f.data + at,
-				      "\"%u\":{\"dtype\":\"U8\",\"shape\":[%u],"
-				      "\"data_offsets\":[%u,%u]}%s",
-				      i, SLAB, i * SLAB, (i + 1) * SLAB, i + 1 < SLABS ? "," : "}");
+		at += (size_t)snprintf(f.data + at, HEAD_MAX - at,
+				       "\"%u\":{\"dtype\":\"U8\",\"shape\":[%u],"
+				       "\"data_offsets\":[%u,%u]}%s",
+				       i, SLAB, i * SLAB, (i + 1) * SLAB,
+				       i + 1 < SLABS ? "," : "}");
 	memset(f.data + at, ' ', padding);
 	f.head = at + padding;
 	json = f.head - 8;
