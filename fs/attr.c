@@ -220,7 +220,8 @@ static bool kills(int to_set)
 	return !to_set || (to_set & (SET_OWNER | SET_KILL));
 }
 
-static void stage(struct nsop *op, struct inode *i, const struct stat *attr, int to_set)
+static int stage(struct nsop *op, struct inode *i, const struct stat *attr, int to_set,
+		 struct acl_values *acls)
 {
 	struct meta_inode *a;
 
@@ -240,6 +241,7 @@ static void stage(struct nsop *op, struct inode *i, const struct stat *attr, int
 		a->atime = to_set & FUSE_SET_ATTR_ATIME_NOW ? op->now : attr->st_atim;
 	if (to_set & SET_MTIME)
 		a->mtime = to_set & FUSE_SET_ATTR_MTIME_NOW ? op->now : attr->st_mtim;
+	return to_set & FUSE_SET_ATTR_MODE ? acls_stage_chmod(op, i, acls) : 0;
 }
 
 /* What the object must hear of it. The lock is held. */
@@ -255,6 +257,7 @@ static int tell_object(struct inode *i, struct object *o, int to_set)
 static int set(struct fs *fs, struct inode *i, struct object *o, const struct stat *attr,
 	       int to_set)
 {
+	struct acl_values acls = { 0 };
 	struct object_stat os;
 	struct nsop op;
 	int r = 0;
@@ -271,8 +274,11 @@ static int set(struct fs *fs, struct inode *i, struct object *o, const struct st
 			inode_fold(i, &os);
 		}
 		nsop_begin(&op, fs);
-		stage(&op, i, attr, to_set);
-		r = nsop_run(&op);
+		r = stage(&op, i, attr, to_set, &acls);
+		if (r == 0)
+			r = nsop_run(&op);
+		if (r)
+			acl_values_free(&acls);
 	}
 	if (r == 0 && o)
 		r = tell_object(i, o, to_set);

@@ -6,6 +6,7 @@
 #ifndef FS_CONTROL_H
 #define FS_CONTROL_H
 
+#include "fs/acl.h"
 #include "fs/files.h"
 
 /* The part of the name after "user.kvfs."; NULL when it is another attribute. */
@@ -22,8 +23,8 @@ struct caller {
 	gid_t groups[CALLER_GROUPS];
 };
 void caller_init(struct caller *c, fuse_req_t req);
-/* Whether the caller may list the directory and look up names in it; the lock is held. */
-bool caller_may_enter(struct caller *c, const struct inode *dir);
+/* Where the groups cannot be had, it is in none but its own. */
+bool caller_is_member(struct caller *c, gid_t gid);
 
 /* The value as text; its length, or -ENODATA and other errors. i is held, the lock is not. Of a
  * directory: the sum of what the caller can reach. */
@@ -45,5 +46,14 @@ int control_evict_file(struct fs *fs, struct inode *i, enum object_tier to, int 
 #define WALK_LIMIT 1000000u
 int walk_files(struct caller *c, struct inode *top, bool own, int (*fn)(void *arg, struct inode *i),
 	       void *arg);
+
+/* ---- acls.c ---------------------------------------------------------------------------------- */
+
+/* An ACL is set or removed; the inode is held, the lock is not. -EINVAL: the value is none. */
+int acls_set(struct caller *c, struct inode *i, const char *name, const void *value, size_t len);
+int acls_remove(struct fs *fs, struct inode *i, const char *name);
+/* Whether the caller may do all of want (4 read, 2 write, 1 search), by ACL or mode: 1, 0 or an error. The
+ * inode is held, and the lock; as _load functions. */
+int acls_permit(struct caller *c, struct inode *i, unsigned want);
 
 #endif

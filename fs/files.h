@@ -54,6 +54,23 @@ void namei_unlookup(struct fs *fs, struct inode *i, uint64_t n);
 /* No name in it. Reads rows under the lock: only directories that are about to be removed. */
 int namei_dir_is_empty(struct fs *fs, struct inode *dir);
 
+/* ---- acls.c ---------------------------------------------------------------------------------- */
+
+/* Values staged and not journaled yet, to be freed if they never are. */
+struct acl_values {
+	void *v[2];
+	unsigned n;
+};
+void acl_values_free(struct acl_values *values);
+/* All with the lock held and the xattrs loaded. Whether the ACL of what is made there, and not the umask, says
+ * what may be done with it. */
+bool acls_has_default(struct inode *dir);
+/* Stages what a new inode has from the directory: its ACLs, and the mode that goes with them. -ENOMEM. */
+int acls_stage_inherited(struct nsop *op, struct inode *dir, struct inode *i,
+			 struct acl_values *values);
+/* Stages the access ACL that goes with the mode that was staged. -ENOMEM. */
+int acls_stage_chmod(struct nsop *op, struct inode *i, struct acl_values *values);
+
 /* ---- dirlist.c ------------------------------------------------------------------------------- */
 
 struct dirlist_entry {

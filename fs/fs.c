@@ -85,12 +85,23 @@ static void init_direct_mmap(struct fs *fs, struct fuse_conn_info *conn)
 	atomic_store(&fs->cached_mode, !direct);
 }
 
+/* With ACLs the umask counts only where none says otherwise, so it is for this side to apply. */
+static void init_acls(struct fs *fs, struct fuse_conn_info *conn)
+{
+	uint64_t both = FUSE_CAP_POSIX_ACL | FUSE_CAP_DONT_MASK;
+
+	fs->acls = (conn->capable_ext & both) == both;
+	if (fs->acls)
+		fuse_set_feature_flag(conn, both);
+}
+
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct fs *fs = userdata;
 
 	init_direct_mmap(fs, conn);
 	init_passthrough(fs, conn);
+	init_acls(fs, conn);
 	/* Without it every passthrough write asks for security.capability. */
 	want(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	want(conn, FUSE_CAP_ATOMIC_O_TRUNC);

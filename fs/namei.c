@@ -176,8 +176,7 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
 
 /* ---- making ---- */
 
-static void describe(const struct make *mk, const struct inode *p, uint64_t ino,
-		     struct meta_inode *a)
+static void describe(const struct make *mk, struct inode *p, uint64_t ino, struct meta_inode *a)
 {
 	*a = (struct meta_inode){
 		.ino = ino,
@@ -189,6 +188,8 @@ static void describe(const struct make *mk, const struct inode *p, uint64_t ino,
 	};
 	if (!S_ISREG(a->mode) && !S_ISDIR(a->mode))
 		a->flags &= ~META_LAYOUT;
+	if (!S_ISLNK(a->mode) && !acls_has_default(p))
+		a->mode &= ~mk->ctx->umask;
 	if (p->a.mode & S_ISGID) {
 		a->gid = p->a.gid;
 		if (S_ISDIR(a->mode))
@@ -198,7 +199,7 @@ static void describe(const struct make *mk, const struct inode *p, uint64_t ino,
 }
 
 /* The new inode in the cache, without a link yet; takes over the reference to o. */
-static int enter(struct fs *fs, const struct make *mk, const struct inode *p, uint64_t ino,
+static int enter(struct fs *fs, const struct make *mk, struct inode *p, uint64_t ino,
 		 struct object *o, struct inode **ret)
 {
 	struct meta_inode a;
@@ -238,28 +239,39 @@ static int stage_layout(struct nsop *op, struct inode *p, struct inode *i, char 
 
 static int run_make(struct fs *fs, struct inode *p, struct dentry *d, struct inode *i)
 {
+	struct acl_values acls = { 0 };
 	bool dir = inode_is_dir(i);
 	char *layout = NULL;
 	struct nsop op;
 	int r;
 
 	nsop_begin(&op, fs);
+	nsop_inode(&op, i);
 	r = stage_layout(&op, p, i, &layout);
-	if (r)
-		return r;
-	if (d) {
+	if (r == 0)
+		r = acls_stage_inherited(&op, p, i, &acls);
+	if (r == 0 && d) {
 		nsop_inode(&op, i)->nlink = dir ? 2 : 1;
 		nsop_touch(&op, p, true)->nlink += dir;
 		nsop_name(&op, d, i);
-	} else {
-		nsop_inode(&op, i);
 	}
-	r = nsop_run(&op);
-	if (r)
+	if (r == 0)
+		r = nsop_run(&op);
+	if (r) {
+		acl_values_free(&acls);
 		free(layout);
-	else if (inode_is_file(i))
+	} else if (inode_is_file(i)) {
 		choices_apply(i, i->file.o);
+	}
 	return r;
+}
+
+/* That of a file that is not made; NULL is fine. */
+static void drop_object(struct object *o)
+{
+	if (o)
+		object_discard(o);
+	object_unref(o);
 }
 
 /* The lock is held. o is taken over, whatever comes of it. */
@@ -270,9 +282,7 @@ static int make_in(struct fs *fs, const struct make *mk, struct inode *p, struct
 	int r = d && d->inode ? -EEXIST : enter(fs, mk, p, ino, o, &i);
 
 	if (r) {
-		if (o)
-			object_discard(o);
-		object_unref(o);
+		drop_object(o);
 		return r;
 	}
 	r = run_make(fs, p, d, i);
@@ -302,17 +312,12 @@ static int find_place(struct fs *fs, uint64_t parent, const char *name, struct i
 	return r;
 }
 
-/* What there is to inherit is there, unless the directory leaves memory meanwhile: then nothing is. */
-static int load_parent(struct fs *fs, uint64_t parent)
+/* What there is to inherit. Loading gives the lock up: the directory may be removed meanwhile. */
+static int load_inherited(struct fs *fs, struct inode *p)
 {
-	struct inode *p;
-	int r = inode_hold(fs, parent, &p);
+	int r = xattrs_load(fs, p);
 
-	if (r)
-		return r;
-	r = choices_load(fs, p);
-	inode_put(fs, p);
-	return r;
+	return r == 0 && p->a.nlink == 0 ? -ENOENT : r;
 }
 
 static int make_locked(struct fs *fs, const struct make *mk, uint64_t parent, const char *name,
@@ -320,17 +325,17 @@ static int make_locked(struct fs *fs, const struct make *mk, uint64_t parent, co
 {
 	struct inode *p;
 	struct dentry *d;
-	int r = load_parent(fs, parent);
+	int r = find_place(fs, parent, name, &p, &d);
 
-	if (r == 0)
-		r = find_place(fs, parent, name, &p, &d);
 	if (r) {
-		if (o)
-			object_discard(o);
-		object_unref(o);
+		drop_object(o);
 		return r;
 	}
-	r = make_in(fs, mk, p, d, ino, o, ret);
+	r = load_inherited(fs, p);
+	if (r)
+		drop_object(o);
+	else
+		r = make_in(fs, mk, p, d, ino, o, ret);
 	if (d)
 		dentry_put(fs, d);
 	inode_put(fs, p);

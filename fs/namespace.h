@@ -227,11 +227,12 @@ struct dentry *inode_a_name(const struct inode *i);
 
 #define NSOP_INODES 6
 #define NSOP_NAMES  2
+#define NSOP_XATTRS 3
 
 struct nsop {
 	struct fs *fs;
 	struct timespec now;
-	unsigned n_inodes, n_names;
+	unsigned n_inodes, n_names, n_xattrs;
 	struct {
 		struct inode *inode;
 		struct meta_inode a;
@@ -248,7 +249,7 @@ struct nsop {
 		void *value;
 		uint32_t len;
 		bool present;
-	} xattr;
+	} xattrs[NSOP_XATTRS];
 };
 
 void nsop_begin(struct nsop *op, struct fs *fs);
@@ -259,7 +260,7 @@ struct meta_inode *nsop_touch(struct nsop *op, struct inode *i, bool content);
 /* The inode, and that its content must be named by meta.db. */
 void nsop_data(struct nsop *op, struct inode *i);
 void nsop_name(struct nsop *op, struct dentry *d, struct inode *inode);
-/* value is taken over when nsop_run() succeeds. */
+/* value is taken over when nsop_run() succeeds; x stands for one change only. */
 void nsop_xattr(struct nsop *op, struct inode *i, struct xattr *x, void *value, uint32_t len,
 		bool present);
 /* Journals it all and makes it so. On failure nothing has changed. */

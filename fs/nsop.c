@@ -9,14 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECORDS (NSOP_INODES + NSOP_NAMES + 1)
+#define RECORDS (NSOP_INODES + NSOP_NAMES + NSOP_XATTRS)
 
 void nsop_begin(struct nsop *op, struct fs *fs)
 {
 	op->fs = fs;
 	op->now = clock_wall();
-	op->n_inodes = op->n_names = 0;
-	op->xattr.inode = NULL;
+	op->n_inodes = op->n_names = op->n_xattrs = 0;
 }
 
 static unsigned slot_of(struct nsop *op, struct inode *i)
@@ -69,12 +68,14 @@ void nsop_name(struct nsop *op, struct dentry *d, struct inode *inode)
 void nsop_xattr(struct nsop *op, struct inode *i, struct xattr *x, void *value, uint32_t len,
 		bool present)
 {
+	unsigned k = op->n_xattrs++;
+
 	op->inodes[slot_of(op, i)].dirty |= INODE_XATTR;
-	op->xattr.inode = i;
-	op->xattr.x = x;
-	op->xattr.value = value;
-	op->xattr.len = len;
-	op->xattr.present = present;
+	op->xattrs[k].inode = i;
+	op->xattrs[k].x = x;
+	op->xattrs[k].value = value;
+	op->xattrs[k].len = len;
+	op->xattrs[k].present = present;
 }
 
 /* ---- journal ---- */
@@ -87,8 +88,8 @@ static size_t records_size(const struct nsop *op)
 		size += jrec_inode_size(&op->inodes[k].a);
 	for (unsigned k = 0; k < op->n_names; k++)
 		size += jrec_dentry_size(op->names[k].d->len);
-	if (op->xattr.inode)
-		size += jrec_xattr_size(strlen(op->xattr.x->name), op->xattr.len);
+	for (unsigned k = 0; k < op->n_xattrs; k++)
+		size += jrec_xattr_size(strlen(op->xattrs[k].x->name), op->xattrs[k].len);
 	return size;
 }
 
@@ -126,12 +127,13 @@ static unsigned write_records(const struct nsop *op, struct journal_record *rec,
 		write_name(op, k, p);
 		p = add_record(&rec[n++], J_DENTRY, jrec_dentry_size(op->names[k].d->len), p);
 	}
-	if (op->xattr.inode) {
-		const char *name = op->xattr.x->name;
+	for (unsigned k = 0; k < op->n_xattrs; k++) {
+		const char *name = op->xattrs[k].x->name;
+		uint32_t len = op->xattrs[k].len;
 
-		jrec_xattr_write(p, op->xattr.inode->ino, name, op->xattr.value, op->xattr.len,
-				 op->xattr.present);
-		add_record(&rec[n++], J_XATTR, jrec_xattr_size(strlen(name), op->xattr.len), p);
+		jrec_xattr_write(p, op->xattrs[k].inode->ino, name, op->xattrs[k].value, len,
+				 op->xattrs[k].present);
+		p = add_record(&rec[n++], J_XATTR, jrec_xattr_size(strlen(name), len), p);
 	}
 	return n;
 }
@@ -172,14 +174,14 @@ static void apply_inode(struct nsop *op, unsigned k)
 	inode_update_dirty(op->fs, i);
 }
 
-static void apply_xattr(struct nsop *op)
+static void apply_xattr(struct nsop *op, unsigned k)
 {
-	struct xattr *x = op->xattr.x;
+	struct xattr *x = op->xattrs[k].x;
 
 	free(x->value);
-	x->value = op->xattr.value;
-	x->len = op->xattr.len;
-	x->present = op->xattr.present;
+	x->value = op->xattrs[k].value;
+	x->len = op->xattrs[k].len;
+	x->present = op->xattrs[k].present;
 	x->dirty = true;
 	x->version++;
 }
@@ -202,8 +204,8 @@ int nsop_run(struct nsop *op)
 		op->names[k].d->need = settle_needed(op->names[k].inode);
 		dentry_change(op->fs, op->names[k].d, op->names[k].inode, op->names[k].id);
 	}
-	if (op->xattr.inode)
-		apply_xattr(op);
+	for (unsigned k = 0; k < op->n_xattrs; k++)
+		apply_xattr(op, k);
 	if (journal_wants_checkpoint(op->fs->store))
 		commit_kick(op->fs);
 	return 0;

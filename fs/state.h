@@ -251,6 +251,7 @@ struct fs {
 	/* Set by the INIT request or a failed registration, read anywhere. */
 	atomic_bool passthrough;
 	_Atomic(const char *) passthrough_why; /* a string literal; "" while it works */
+	bool acls;                             /* the kernel checks ACLs; set by INIT */
 	atomic_bool cached_mode;               /* neither passthrough nor direct I/O with mmap */
 	_Atomic uint64_t requests_by[REQ_COUNT];
 };

@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define LIST_AND_SEARCH 5u
+
 struct queue {
 	struct caller *caller;
 	bool own;
@@ -46,8 +48,7 @@ void caller_init(struct caller *c, fuse_req_t req)
 	c->n_groups = -1;
 }
 
-/* Where the groups cannot be had, it is in none but its own. */
-static bool is_member(struct caller *c, gid_t gid)
+bool caller_is_member(struct caller *c, gid_t gid)
 {
 	if (c->gid == gid)
 		return true;
@@ -60,19 +61,6 @@ static bool is_member(struct caller *c, gid_t gid)
 		if (c->groups[k] == gid)
 			return true;
 	return false;
-}
-
-bool caller_may_enter(struct caller *c, const struct inode *dir)
-{
-	unsigned shift = 0;
-
-	if (c->uid == 0)
-		return true;
-	if (c->uid == dir->a.uid)
-		shift = 6;
-	else if (is_member(c, dir->a.gid))
-		shift = 3;
-	return (dir->a.mode >> shift & 5) == 5;
 }
 
 /* ---- the walk ---- */
@@ -126,7 +114,7 @@ static int may_enter(struct queue *q, uint64_t dir)
 	ns_lock(fs);
 	r = inode_load(fs, dir, &i);
 	if (r == 0) {
-		r = caller_may_enter(q->caller, i);
+		r = acls_permit(q->caller, i, LIST_AND_SEARCH);
 		inode_put(fs, i);
 	}
 	ns_unlock(fs);

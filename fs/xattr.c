@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * xattr: requests for extended attributes. Stored as they come: user, trusted, security. Other name
- * spaces are not supported and say so, which cp -a and rsync -A take for POSIX ACLs as "none".
- * user.kvfs.* is control.c.
+ * spaces are not supported and say so. user.kvfs.* is control.c, POSIX ACLs are acls.c.
  */
 #include "fs/control.h"
 
@@ -14,7 +13,7 @@
 /* What listxattr(2) can return at most. */
 #define NAMES_LIMIT 65536u
 
-static int check_name(const char *name)
+static int check_name(const struct fs *fs, const char *name)
 {
 	static const char *const space[] = { "user.", "trusted.", "security." };
 
@@ -24,7 +23,7 @@ static int check_name(const char *name)
 		if (!strncmp(name, space[k], len))
 			return !name[len] ? -EINVAL : strlen(name) > NAME_LIMIT ? -ERANGE : 0;
 	}
-	return -EOPNOTSUPP;
+	return fs->acls && acl_is_name(name) ? 0 : -EOPNOTSUPP;
 }
 
 static int hold(struct fs *fs, fuse_ino_t ino, struct inode **ret)
@@ -98,7 +97,7 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 	ssize_t n;
 
 	count(fs, REQ_GETXATTR);
-	n = check_name(name);
+	n = check_name(fs, name);
 	if (n == 0)
 		n = ino_is_virtual(ino) ? -ENODATA : hold(fs, ino, &i);
 	if (n == 0) {
@@ -227,23 +226,27 @@ static int check_change(struct fs *fs, fuse_ino_t ino, const char *name)
 		return -EPERM;
 	if (fs->opt.read_only)
 		return -EROFS;
-	return check_name(name);
+	return check_name(fs, name);
 }
 
-static int set_control(fuse_req_t req, struct inode *i, const char *name, const char *value,
-		       size_t len)
+static int set(fuse_req_t req, struct inode *i, const char *name, const char *value, size_t len,
+	       int flags)
 {
+	const char *control = control_name(name);
 	struct caller c;
 
 	caller_init(&c, req);
-	return control_set(&c, i, name, value, len);
+	if (control)
+		return control_set(&c, i, control, value, len);
+	if (acl_is_name(name))
+		return acls_set(&c, i, name, value, len);
+	return set_stored(req_fs(req), i, name, value, len, flags);
 }
 
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
 		 int flags)
 {
 	struct fs *fs = req_fs(req);
-	const char *control = control_name(name);
 	struct inode *i;
 	int r;
 
@@ -252,8 +255,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 	if (r == 0)
 		r = hold(fs, ino, &i);
 	if (r == 0) {
-		r = control ? set_control(req, i, control, value, size) :
-			      set_stored(fs, i, name, value, size, flags);
+		r = set(req, i, name, value, size, flags);
 		/* A stat on its way may carry the old ctime. */
 		if (r == 0)
 			notify_changed(fs, ino);
@@ -274,18 +276,22 @@ static int remove_stored(struct fs *fs, struct inode *i, const char *name)
 	return r;
 }
 
-static int remove_control(fuse_req_t req, struct inode *i, const char *name)
+static int remove_one(fuse_req_t req, struct inode *i, const char *name)
 {
+	const char *control = control_name(name);
 	struct caller c;
 
 	caller_init(&c, req);
-	return control_remove(&c, i, name);
+	if (control)
+		return control_remove(&c, i, control);
+	if (acl_is_name(name))
+		return acls_remove(req_fs(req), i, name);
+	return remove_stored(req_fs(req), i, name);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
 	struct fs *fs = req_fs(req);
-	const char *control = control_name(name);
 	struct inode *i;
 	int r;
 
@@ -294,7 +300,7 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	if (r == 0)
 		r = hold(fs, ino, &i);
 	if (r == 0) {
-		r = control ? remove_control(req, i, control) : remove_stored(fs, i, name);
+		r = remove_one(req, i, name);
 		if (r == 0) /* as above */
 			notify_changed(fs, ino);
 		let_go(fs, i);
