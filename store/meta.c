@@ -84,8 +84,13 @@ static int locate(struct meta *m, const char *dir, struct store_error *err)
 	m->uri = make_uri(m->path, m->read_only && meta_wal_size(m) < 0 ? "?immutable=1" : "");
 	if (!m->uri)
 		return meta_fail(err, -ENOMEM, "%s: out of memory", dir);
-	if (stat(m->path, &st) == 0)
-		return 0;
+	/* A link would lead out of the store, a FIFO be waited for. */
+	if (lstat(m->path, &st) == 0)
+		return S_ISREG(st.st_mode) ?
+			       0 :
+			       meta_fail(err, -EMEDIUMTYPE,
+					 "%s: not a regular file: put the database itself there",
+					 m->path);
 	if (errno != ENOENT)
 		return meta_fail(err, -errno, "%s: %s", m->path, strerror(errno));
 	if (m->read_only)

@@ -26,7 +26,8 @@ int segment_open(struct segset *s, uint32_t n, int flags)
 	int fd;
 
 	segment_name(n, name);
-	flags |= O_CLOEXEC;
+	/* A store may come from anywhere: a link would lead out of it, and a FIFO be waited for. */
+	flags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 	fd = s->io->openat(s->io->arg, s->dirfd, name, flags | (direct ? O_DIRECT : 0), 0600);
 	if (fd != -EINVAL || !direct)
 		return fd;

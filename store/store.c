@@ -139,7 +139,7 @@ static int take_lock(struct store *s, struct store_error *err)
 {
 	int flags = s->read_only ? O_RDONLY : O_RDWR | O_CREAT;
 
-	s->lock_fd = openat(s->dir_fd, "lock", flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+	s->lock_fd = openat(s->dir_fd, "lock", flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (s->lock_fd < 0 && errno == EROFS)
 		return fail(err, -EROFS, "%s: on a read-only file system: mount it with -o ro",
 			    s->path);
@@ -200,7 +200,7 @@ static int open_segments(struct store *s, struct store_error *err)
 
 	if (!s->read_only && mkdirat(s->dir_fd, "segments", 0700) && errno != EEXIST)
 		return fail(err, -errno, "%s/segments: %s", s->path, strerror(errno));
-	s->seg_fd = openat(s->dir_fd, "segments", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	s->seg_fd = openat(s->dir_fd, "segments", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (s->seg_fd < 0)
 		return fail(err, -errno, "%s/segments: %s", s->path, strerror(errno));
 	o.dirfd = s->seg_fd;
@@ -240,7 +240,7 @@ static int open_journal(struct store *s, struct store_error *err)
 /* What the dead daemon appended may never have been synced; a transaction will soon name it. */
 static int sync_segment(struct store *s, const char *name)
 {
-	int fd = openat(s->seg_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW), r = 0;
+	int fd = openat(s->seg_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), r = 0;
 
 	if (fd < 0)
 		return -errno;

@@ -232,6 +232,27 @@ Test(meta, not_a_database)
 	refuse(true, -EMEDIUMTYPE, "not a database");
 }
 
+/* A store from elsewhere leads nowhere else, and nothing is waited for. */
+Test(meta, no_regular_file, .timeout = 10)
+{
+	char elsewhere[128];
+	struct meta *none;
+
+	snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", dir);
+	meta_close(m);
+	m = NULL;
+	cr_assert_eq(rename(file("meta.db"), elsewhere), 0);
+	cr_assert_eq(symlink(elsewhere, file("meta.db")), 0);
+	cr_assert_eq(meta_open(dir, false, &none, &err), -EMEDIUMTYPE);
+	cr_assert_eq(unlink(file("meta.db")), 0);
+	cr_assert_eq(mkfifo(file("meta.db"), 0600), 0);
+	cr_assert_eq(meta_open(dir, false, &none, &err), -EMEDIUMTYPE);
+	cr_assert_eq(meta_open(dir, true, &none, &err), -EMEDIUMTYPE);
+	cr_assert_eq(unlink(file("meta.db")), 0);
+	cr_assert_eq(rename(elsewhere, file("meta.db")), 0);
+	reopen(false);
+}
+
 Test(meta, damaged)
 {
 	closed();

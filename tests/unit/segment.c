@@ -791,6 +791,36 @@ Test(segment, trimming_never_lengthens)
 	tear_down(&f);
 }
 
+/* What a store from elsewhere has in the place of a segment. */
+Test(segment, nothing_but_a_file_is_a_segment, .timeout = 10)
+{
+	struct segment_loc loc = { .segment = 9, .offset = SEGMENT_HEADER / RECORD_ALIGN };
+	struct record_info info = { .raw_len = 65536, .stored_len = 65536 };
+	char *payload = malloc(RECORD_MAX);
+	struct stat before, after;
+	struct fixture f;
+	int fd;
+
+	set_up(&f, MIB, false);
+	fd = openat(f.dirfd, "victim", O_CREAT | O_WRONLY, 0600);
+	cr_assert_eq(posix_fallocate(fd, 0, 200000), 0);
+	close(fd);
+	fstatat(f.dirfd, "victim", &before, 0);
+	cr_assert_eq(symlinkat("victim", f.dirfd, "00000009.seg"), 0);
+	cr_assert_eq(segset_trim(f.set, 9, 5000), -ELOOP);
+	cr_assert_eq(segset_punch(f.set, loc, info.stored_len), -ELOOP);
+	cr_assert_lt(segset_read(f.set, loc, &info, payload), 0);
+	fstatat(f.dirfd, "victim", &after, 0);
+	cr_assert_eq(after.st_size, before.st_size);
+	cr_assert_eq(after.st_blocks, before.st_blocks);
+	cr_assert_eq(segset_remove(f.set, 9), 0);
+	cr_assert_eq(mkfifoat(f.dirfd, "00000009.seg", 0600), 0);
+	cr_assert_lt(segset_read(f.set, loc, &info, payload), 0);
+	cr_assert_lt(segset_trim(f.set, 9, 5000), 0);
+	free(payload);
+	tear_down(&f);
+}
+
 Test(segment, punching_frees_the_dead_and_keeps_the_rest)
 {
 	struct fixture f;
