@@ -5,83 +5,101 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct seg_live {
+	UT_hash_handle hh;
+	uint32_t n;
 	uint64_t live;
 	uint64_t end; /* of the last record that was loaded */
-	bool known;   /* the segment exists */
 	bool touched; /* appended to since its row was written */
 	bool fresh;   /* has chunks that meta.db did not know when the store was opened */
 };
 
 /* seg_lock held. */
-static int make_room(struct store *s, uint32_t segment)
+static struct seg_live *find(struct store *s, uint32_t segment)
 {
-	size_t n = (size_t)segment + 64;
 	struct seg_live *v;
 
-	if (segment < s->seg_live_n)
-		return 0;
-	v = reallocarray(s->seg_live, n, sizeof(*v));
+	HASH_FIND(hh, s->seg_live, &segment, sizeof(segment), v);
+	return v;
+}
+
+/* By number, not an array: a row may name any. seg_lock held. NULL when out of memory. */
+static struct seg_live *get(struct store *s, uint32_t segment)
+{
+	struct seg_live *v = find(s, segment);
+
+	if (v)
+		return v;
+	v = calloc(1, sizeof(*v));
 	if (!v)
-		return -ENOMEM;
-	memset(v + s->seg_live_n, 0, (n - s->seg_live_n) * sizeof(*v));
-	s->seg_live = v;
-	s->seg_live_n = n;
-	return 0;
+		return NULL;
+	v->n = segment;
+	HASH_ADD(hh, s->seg_live, n, sizeof(v->n), v);
+	if (v->hh.tbl)
+		return v;
+	free(v);
+	return NULL;
+}
+
+/* seg_lock held. NULL when out of memory. */
+static struct seg_live *add(struct store *s, uint32_t segment, int64_t bytes)
+{
+	struct seg_live *v = get(s, segment);
+
+	if (v) {
+		v->live += (uint64_t)bytes;
+		v->touched |= bytes > 0;
+	}
+	return v;
 }
 
 int seglive_load(struct store *s, struct segment_loc loc, uint32_t stored_len, bool fresh)
 {
 	uint64_t end = (uint64_t)loc.offset * RECORD_ALIGN + record_size(stored_len);
-	int r = seglive_add(s, loc.segment, (int64_t)record_size(stored_len));
+	struct seg_live *v;
 
 	pthread_mutex_lock(&s->seg_lock);
-	if (!r && s->seg_live[loc.segment].end < end)
-		s->seg_live[loc.segment].end = end;
-	if (!r)
-		s->seg_live[loc.segment].fresh |= fresh;
+	v = add(s, loc.segment, (int64_t)record_size(stored_len));
+	if (v && v->end < end)
+		v->end = end;
+	if (v)
+		v->fresh |= fresh;
 	pthread_mutex_unlock(&s->seg_lock);
-	return r;
+	return v ? 0 : -ENOMEM;
 }
 
 uint64_t seglive_end(struct store *s, uint32_t segment, bool *ret_fresh)
 {
-	uint64_t end = 0;
+	struct seg_live *v;
+	uint64_t end;
 
-	*ret_fresh = false;
 	pthread_mutex_lock(&s->seg_lock);
-	if (segment < s->seg_live_n) {
-		end = s->seg_live[segment].end;
-		*ret_fresh = s->seg_live[segment].fresh;
-	}
+	v = find(s, segment);
+	end = v ? v->end : 0;
+	*ret_fresh = v && v->fresh;
 	pthread_mutex_unlock(&s->seg_lock);
 	return end;
 }
 
 int seglive_add(struct store *s, uint32_t segment, int64_t bytes)
 {
-	int r;
+	bool done;
 
 	pthread_mutex_lock(&s->seg_lock);
-	r = make_room(s, segment);
-	if (!r) {
-		s->seg_live[segment].live += bytes;
-		s->seg_live[segment].known = true;
-		s->seg_live[segment].touched |= bytes > 0;
-	}
+	done = add(s, segment, bytes);
 	pthread_mutex_unlock(&s->seg_lock);
-	return r;
+	return done ? 0 : -ENOMEM;
 }
 
 uint64_t seglive_get(struct store *s, uint32_t segment)
 {
-	uint64_t live = 0;
+	struct seg_live *v;
+	uint64_t live;
 
 	pthread_mutex_lock(&s->seg_lock);
-	if (segment < s->seg_live_n)
-		live = s->seg_live[segment].live;
+	v = find(s, segment);
+	live = v ? v->live : 0;
 	pthread_mutex_unlock(&s->seg_lock);
 	return live;
 }
@@ -91,7 +109,7 @@ bool seglive_gone(struct store *s, uint32_t segment)
 	bool gone;
 
 	pthread_mutex_lock(&s->seg_lock);
-	gone = segment >= s->seg_live_n || !s->seg_live[segment].known;
+	gone = !find(s, segment);
 	pthread_mutex_unlock(&s->seg_lock);
 	return gone;
 }
@@ -101,10 +119,10 @@ size_t seglive_segments(struct store *s, uint32_t *ret, size_t max)
 	size_t n = 0;
 
 	pthread_mutex_lock(&s->seg_lock);
-	for (size_t i = 0; i < s->seg_live_n && n < max; i++)
-		if (s->seg_live[i].touched) {
-			s->seg_live[i].touched = false;
-			ret[n++] = i;
+	for (struct seg_live *v = s->seg_live; v && n < max; v = v->hh.next)
+		if (v->touched) {
+			v->touched = false;
+			ret[n++] = v->n;
 		}
 	pthread_mutex_unlock(&s->seg_lock);
 	return n;
@@ -115,35 +133,45 @@ uint32_t seglive_highest(struct store *s)
 	uint32_t highest = 0;
 
 	pthread_mutex_lock(&s->seg_lock);
-	for (size_t i = 0; i < s->seg_live_n; i++)
-		if (s->seg_live[i].known)
-			highest = i;
+	for (struct seg_live *v = s->seg_live; v; v = v->hh.next)
+		if (v->n > highest)
+			highest = v->n;
 	pthread_mutex_unlock(&s->seg_lock);
 	return highest;
 }
 
 size_t seglive_count(struct store *s)
 {
-	size_t n = 0;
+	size_t n;
 
 	pthread_mutex_lock(&s->seg_lock);
-	for (size_t i = 0; i < s->seg_live_n; i++)
-		n += s->seg_live[i].known;
+	n = HASH_COUNT(s->seg_live);
 	pthread_mutex_unlock(&s->seg_lock);
 	return n;
 }
 
+/* seg_lock held, or nobody else left. */
+static void drop(struct store *s, struct seg_live *v)
+{
+	HASH_DEL(s->seg_live, v);
+	free(v);
+}
+
 void seglive_forget(struct store *s, uint32_t segment)
 {
+	struct seg_live *v;
+
 	pthread_mutex_lock(&s->seg_lock);
-	if (segment < s->seg_live_n)
-		s->seg_live[segment] = (struct seg_live){ 0 };
+	v = find(s, segment);
+	if (v)
+		drop(s, v);
 	pthread_mutex_unlock(&s->seg_lock);
 }
 
 void seglive_free(struct store *s)
 {
-	free(s->seg_live);
-	s->seg_live = NULL;
-	s->seg_live_n = 0;
+	struct seg_live *v, *next;
+
+	HASH_ITER(hh, s->seg_live, v, next)
+		drop(s, v);
 }

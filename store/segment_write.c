@@ -91,14 +91,17 @@ void segment_discard(struct segset *s, struct segment_file *f)
 /* Creates the file of the next segment, of a number nobody has. */
 static int create_file(struct segset *s, struct segment_file **ret)
 {
-	struct segment_file *f = calloc(1, sizeof(*f));
+	struct segment_file *f;
 	int rc;
 
+	if (s->next == UINT32_MAX) /* another that is there has the last number */
+		return -ENOSPC;
+	f = calloc(1, sizeof(*f));
 	if (!f)
 		return -ENOMEM;
 	f->n = s->next;
 	while ((f->fd = segment_open(s, f->n, O_RDWR | O_CREAT | O_EXCL)) == -EEXIST &&
-	       f->n < UINT32_MAX)
+	       f->n < UINT32_MAX - 1)
 		f->n++;
 	if (f->fd < 0) {
 		rc = f->fd;

@@ -167,26 +167,63 @@ static uint64_t segment_size(struct store *s)
 
 /* ---- segments ---- */
 
-static int highest_segment(struct store *s, uint32_t *ret)
+/* The number in the name of a segment; false for what is none. */
+static bool segment_number(const char *name, uint32_t *ret)
 {
-	int fd = openat(s->seg_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *e;
+	char again[32];
 	unsigned n;
 
-	*ret = 0;
-	if (!d) {
-		int r = -errno;
+	if (sscanf(name, "%8x.seg", &n) != 1)
+		return false;
+	snprintf(again, sizeof(again), "%08x.seg", n);
+	*ret = n;
+	return !strcmp(name, again);
+}
 
+/* By the names that are there, not by numbers up to the highest, which may be any. fn: non-zero ends it. */
+static int each_segment(struct store *s,
+			int (*fn)(struct store *s, uint32_t segment, const char *name, void *arg),
+			void *arg)
+{
+	int fd = openat(s->seg_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+	uint32_t n;
+
+	if (!d) {
+		r = -errno;
 		if (fd >= 0)
 			close(fd);
 		return r;
 	}
-	while ((e = readdir(d)))
-		if (sscanf(e->d_name, "%8x.seg", &n) == 1 && n > *ret)
-			*ret = n;
+	while (!r && (e = readdir(d)))
+		if (segment_number(e->d_name, &n))
+			r = fn(s, n, e->d_name, arg);
 	closedir(d);
+	return r;
+}
+
+static int take_highest(struct store *s, uint32_t segment, const char *name, void *arg)
+{
+	uint32_t *highest = arg;
+
+	(void)s;
+	(void)name;
+	if (segment > *highest)
+		*highest = segment;
 	return 0;
+}
+
+static int highest_segment(struct store *s, uint32_t *ret)
+{
+	*ret = 0;
+	return each_segment(s, take_highest, ret);
+}
+
+/* UINT32_MAX: there is none. */
+static uint32_t number_after(uint32_t segment)
+{
+	return segment < UINT32_MAX ? segment + 1 : segment;
 }
 
 static int open_segments(struct store *s, struct store_error *err)
@@ -205,7 +242,7 @@ static int open_segments(struct store *s, struct store_error *err)
 		return fail(err, -errno, "%s/segments: %s", s->path, strerror(errno));
 	o.dirfd = s->seg_fd;
 	r = highest_segment(s, &highest);
-	o.next = highest + 1;
+	o.next = number_after(highest);
 	if (!r)
 		r = segset_open(&o, &s->segs);
 	if (r)
@@ -238,10 +275,16 @@ static int open_journal(struct store *s, struct store_error *err)
 }
 
 /* What the dead daemon appended may never have been synced; a transaction will soon name it. */
-static int sync_segment(struct store *s, const char *name)
+static int sync_segment(struct store *s, uint32_t segment, const char *name, void *arg)
 {
-	int fd = openat(s->seg_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), r = 0;
+	int fd, r = 0;
+	bool fresh;
 
+	(void)arg;
+	seglive_end(s, segment, &fresh);
+	if (!fresh)
+		return 0;
+	fd = openat(s->seg_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return -errno;
 	if (fsync(fd) || fsync(s->seg_fd))
@@ -250,42 +293,31 @@ static int sync_segment(struct store *s, const char *name)
 	return r;
 }
 
-static bool segment_there(struct store *s, uint32_t segment, char name[32])
+static int tidy_segment(struct store *s, uint32_t segment, const char *name, void *arg)
 {
-	snprintf(name, 32, "%08x.seg", segment);
-	return !faccessat(s->seg_fd, name, F_OK, 0);
-}
-
-static int sync_fresh(struct store *s)
-{
-	char name[32];
 	bool fresh;
-	int r = 0;
+	uint64_t end = seglive_end(s, segment, &fresh);
+	int r;
 
-	for (uint32_t i = 1; i <= s->found_segments && !r; i++) {
-		seglive_end(s, i, &fresh);
-		if (fresh && segment_there(s, i, name))
-			r = sync_segment(s, name);
-	}
-	return r;
+	(void)arg;
+	/* Later ones are this daemon's. */
+	if (segment > s->found_segments)
+		return 0;
+	r = end ? segset_trim(s->segs, segment, end) : segset_remove(s->segs, segment);
+	if (r)
+		store_log(s, LOG_WARNING, "%s/segments/%s: cannot be trimmed: %s", s->path, name,
+			  strerror(-r));
+	return 0;
 }
 
 /* What an earlier daemon preallocated and did not use. What fails costs only room, until the next mount. */
 void segments_tidy(struct store *s)
 {
-	char name[32];
-	bool fresh;
+	int r = each_segment(s, tidy_segment, NULL);
 
-	for (uint32_t i = 1; i <= s->found_segments; i++) {
-		uint64_t end = seglive_end(s, i, &fresh);
-		int r = 0;
-
-		if (segment_there(s, i, name))
-			r = end ? segset_trim(s->segs, i, end) : segset_remove(s->segs, i);
-		if (r)
-			store_log(s, LOG_WARNING, "%s/segments/%s: cannot be trimmed: %s", s->path,
-				  name, strerror(-r));
-	}
+	if (r)
+		store_log(s, LOG_WARNING, "%s/segments: cannot be listed: %s", s->path,
+			  strerror(-r));
 }
 
 static int load(struct store *s, struct store_error *err)
@@ -315,9 +347,9 @@ static int load(struct store *s, struct store_error *err)
 		r = highest_segment(s, &s->found_segments);
 	/* The journal still tells of segments that are gone: chunks in them are dead, and what the
 	 * reaper does to their places must not meet a new segment of that number. */
-	segset_skip_to(s->segs, seglive_highest(s) + 1);
+	segset_skip_to(s->segs, number_after(seglive_highest(s)));
 	if (!r)
-		r = sync_fresh(s);
+		r = each_segment(s, sync_segment, NULL);
 	if (!r && loader_done(s))
 		segments_tidy(s);
 	return r;

@@ -182,8 +182,7 @@ struct store {
 
 	/* segments: live bytes, seglive.c */
 	pthread_mutex_t seg_lock;
-	struct seg_live *seg_live;
-	size_t seg_live_n;
+	struct seg_live *seg_live; /* uthash by number */
 
 	/* refs.c: what a transaction changed in memory; the metadata writer's lock */
 	struct undo *undo;

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stores from elsewhere, made by somebody who knows the format: they are refused or read as far as they make
+ * sense, whatever their rows, records and names say. */
+#include "tests/unit/store_folder.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SIZE 100000u
+
+static const struct store_options options = { .hot_bytes = 64u << 20, .warm_bytes = 1u << 20 };
+static char content[SIZE];
+
+static void by_hand(const char *sql)
+{
+	char path[128];
+	sqlite3 *db;
+
+	snprintf(path, sizeof(path), "%s/meta.db", store_path);
+	cr_assert_eq(sqlite3_open(path, &db), SQLITE_OK);
+	cr_assert_eq(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK, "%s", sqlite3_errmsg(db));
+	sqlite3_close(db);
+}
+
+/* A file 100 in a store that is closed, nothing of it in memory. */
+static void setup(void)
+{
+	struct object *o;
+
+	for (size_t i = 0; i < SIZE; i++)
+		content[i] = (char)(i * i >> 7);
+	folder_make();
+	folder_open(options);
+	cr_assert_eq(object_create(s, 100, 0, &o), 0);
+	cr_assert_eq(object_write(o, content, SIZE, 0), SIZE);
+	cr_assert_eq(object_settle(o), 0);
+	cr_assert_eq(meta_commit(folder_put(o), true), 0);
+	cr_assert_eq(object_evict(o, TIER_COLD), 0);
+	object_unref(o);
+	store_close(s, true);
+	s = NULL;
+}
+
+TestSuite(hostile_store, .init = setup, .fini = folder_remove, .timeout = 20);
+
+static void expect_content(void)
+{
+	static char got[SIZE];
+	struct object *o;
+
+	cr_assert_eq(object_get(s, 100, 0, &o), 0);
+	cr_assert_eq(object_read(o, got, SIZE, 0), SIZE);
+	cr_assert_arr_eq(got, content, SIZE);
+	object_unref(o);
+}
+
+static void make(const char *name)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/segments/%s", store_path, name);
+	fd = open(path, O_CREAT | O_WRONLY, 0600);
+	cr_assert_geq(fd, 0);
+	close(fd);
+}
+
+static bool is_there(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/segments/%s", store_path, name);
+	return !access(path, F_OK);
+}
+
+Test(hostile_store, a_segment_of_the_last_number)
+{
+	struct object *o;
+
+	make("ffffffff.seg");
+	folder_open(options);
+	expect_content();
+	cr_assert(!is_there("ffffffff.seg"), "no row is in it");
+	/* Until the next mount there is no number for a segment. */
+	cr_assert_eq(object_create(s, 101, 0, &o), 0);
+	cr_assert_eq(object_write(o, content, SIZE / 2, 1), SIZE / 2);
+	cr_assert_eq(object_settle(o), -ENOSPC);
+	object_discard(o);
+	object_unref(o);
+}
+
+Test(hostile_store, names_that_are_no_segments_stay)
+{
+	make("-1.seg");
+	make("7.seg");
+	make("00000007.seg.more");
+	folder_open(options);
+	expect_content();
+	cr_assert(is_there("-1.seg") && is_there("7.seg") && is_there("00000007.seg.more"));
+}
+
+Test(hostile_store, a_row_that_names_a_segment_of_a_high_number)
+{
+	by_hand("INSERT INTO chunks SELECT 1000, hash, tenant, 4294967294, offset, raw, stored,"
+		" codec, params, 1 FROM chunks LIMIT 1");
+	folder_open(options);
+	expect_content();
+}
