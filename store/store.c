@@ -90,6 +90,27 @@ static int is_empty(int fd)
 	return empty;
 }
 
+/* Makes the name of a store to be durable before anything in it is. A killed mount may have made it
+ * and not got here. Not that of a mount point, which is on another device; and where the directory above
+ * cannot be read, its owner knows what is in it. */
+static int sync_name(struct store *s, struct store_error *err)
+{
+	struct stat here, up;
+	int fd, r;
+
+	if (fstat(s->dir_fd, &here) || fstatat(s->dir_fd, "..", &up, 0))
+		return fail(err, -errno, "%s/..: %s", s->path, strerror(errno));
+	if (here.st_dev != up.st_dev)
+		return 0;
+	fd = s->io->openat(s->io->arg, s->dir_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	if (fd == -EACCES)
+		return 0;
+	r = fd < 0 ? fd : s->io->fsync(s->io->arg, fd);
+	if (fd >= 0)
+		s->io->close(s->io->arg, fd);
+	return r ? fail(err, r, "%s/..: cannot be synced: %s", s->path, strerror(-r)) : 0;
+}
+
 /* Opens the store's directory; *ret_fresh: it is to be made a store. */
 static int open_dir(struct store *s, bool *ret_made, bool *ret_fresh, struct store_error *err)
 {
@@ -121,7 +142,7 @@ static int open_dir(struct store *s, bool *ret_made, bool *ret_fresh, struct sto
 		return fail(err, -EMEDIUMTYPE,
 			    "%s: empty: a store is made by a mount without -o ro", path);
 	*ret_fresh = true;
-	return 0;
+	return sync_name(s, err);
 }
 
 /* A daemon just killed holds its locks until the last of its threads has gone. */
