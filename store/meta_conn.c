@@ -47,7 +47,8 @@ static const char *const sql_text[META_SQL_COUNT] = {
 			  " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
 	[SQL_SET_REFS] = "UPDATE chunks SET refs = ?2 WHERE id = ?1",
 	[SQL_DEL_CHUNK] = "DELETE FROM chunks WHERE id = ?1",
-	[SQL_PUT_SEGMENT] = "INSERT OR REPLACE INTO segments(n, used) VALUES(?1, ?2)",
+	[SQL_PUT_SEGMENT] = "INSERT INTO segments(n, used) VALUES(?1, ?2) ON CONFLICT(n)"
+			    " DO UPDATE SET used = max(used, excluded.used)",
 	[SQL_DEL_SEGMENT] = "DELETE FROM segments WHERE n = ?1",
 	[SQL_PUT_COUNTERS] = "INSERT INTO meta(key, value) VALUES('logical_bytes', ?1),"
 			     " ('files', ?2), ('inodes', ?3), ('max_ino', ?4),"

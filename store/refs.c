@@ -269,6 +269,15 @@ int meta_del_inode(struct meta_txn *t, uint64_t ino)
 	return r;
 }
 
+/* Of one that this daemon appended to, or of one that the journal of a dead one tells of. */
+static uint64_t used_bytes(struct store *s, uint32_t segment)
+{
+	uint64_t used = segset_used(s->segs, segment);
+	bool fresh;
+
+	return used ? used : seglive_end(s, segment, &fresh);
+}
+
 /* Segments that grew since the last transaction. */
 static int put_segments(struct meta_txn *t)
 {
@@ -280,7 +289,7 @@ static int put_segments(struct meta_txn *t)
 	do {
 		n = seglive_segments(s, seg, SEGMENTS_AT_ONCE);
 		for (size_t i = 0; i < n && !r; i++)
-			r = meta_put_segment(t, seg[i], segset_used(s->segs, seg[i]));
+			r = meta_put_segment(t, seg[i], used_bytes(s, seg[i]));
 	} while (!r && n == SEGMENTS_AT_ONCE);
 	return r;
 }

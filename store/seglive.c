@@ -54,17 +54,21 @@ static struct seg_live *add(struct store *s, uint32_t segment, int64_t bytes)
 	return v;
 }
 
+/* What meta.db knows already is no news for it. */
 int seglive_load(struct store *s, struct segment_loc loc, uint32_t stored_len, bool fresh)
 {
 	uint64_t end = (uint64_t)loc.offset * RECORD_ALIGN + record_size(stored_len);
 	struct seg_live *v;
 
 	pthread_mutex_lock(&s->seg_lock);
-	v = add(s, loc.segment, (int64_t)record_size(stored_len));
-	if (v && v->end < end)
-		v->end = end;
-	if (v)
+	v = get(s, loc.segment);
+	if (v) {
+		v->live += record_size(stored_len);
 		v->fresh |= fresh;
+		v->touched |= fresh;
+		if (v->end < end)
+			v->end = end;
+	}
 	pthread_mutex_unlock(&s->seg_lock);
 	return v ? 0 : -ENOMEM;
 }

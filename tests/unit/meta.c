@@ -836,6 +836,7 @@ Test(meta, segments)
 	cr_assert_eq(meta_put_segment(t, 2, 7), 0);
 	cr_assert_eq(meta_put_segment(t, 3, 9), 0);
 	cr_assert_eq(meta_del_segment(t, 3), 0);
+	cr_assert_eq(meta_put_segment(t, 1, 0), 0); /* by one who knows less of it */
 	cr_assert_eq(meta_txn_commit(t, false), 0);
 	cr_assert_eq(meta_for_segments(m, sum_segment, &sum), 0);
 	cr_assert_eq(sum, 103207);
