@@ -6,6 +6,8 @@
  */
 #include "mount/mount.h"
 
+#include <argp.h>
+
 #define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 17)
 #include <fuse_log.h>
 
@@ -118,5 +120,5 @@ void usage_fail(const char *program, const char *fmt, ...)
 	va_start(ap, fmt);
 	put_line(program, fmt, ap);
 	va_end(ap);
-	exit(KVFS_EXIT_USAGE);
+	exit(argp_err_exit_status);
 }

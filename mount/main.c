@@ -18,6 +18,7 @@ static const struct command {
 	{ "evict", cmd_evict, "free the memory that files and sessions take" },
 	{ "prefetch", cmd_prefetch, "bring files and sessions into memory" },
 	{ "analyze", cmd_analyze, "say what a store would make of ordinary files" },
+	{ "fsck", cmd_fsck, "check a store that is not mounted, and repair it" },
 	{ "gpu-check", cmd_gpu_check, "let a GPU read files in place and compare" },
 };
 

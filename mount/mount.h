@@ -35,6 +35,7 @@ int cmd_status(int argc, char **argv);
 int cmd_evict(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
+int cmd_fsck(int argc, char **argv);
 int cmd_gpu_check(int argc, char **argv);
 
 void version_print(void);

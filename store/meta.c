@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* "file:" and the path, with what a URI reserves written as %XX. */
-static char *make_uri(const char *path, const char *query)
+char *meta_uri(const char *path, const char *query)
 {
 	char *uri = malloc(5 + 3 * strlen(path) + strlen(query) + 1);
 	char *p = uri;
@@ -81,7 +81,7 @@ static int locate(struct meta *m, const char *dir, struct store_error *err)
 	free(real);
 	if (!m->path)
 		return meta_fail(err, -ENOMEM, "%s: out of memory", dir);
-	m->uri = make_uri(m->path, m->read_only && meta_wal_size(m) < 0 ? "?immutable=1" : "");
+	m->uri = meta_uri(m->path, m->read_only && meta_wal_size(m) < 0 ? "?immutable=1" : "");
 	if (!m->uri)
 		return meta_fail(err, -ENOMEM, "%s: out of memory", dir);
 	/* A link would lead out of the store, a FIFO be waited for. */
@@ -133,7 +133,9 @@ int meta_open(const char *dir, bool read_only, struct meta **ret, struct store_e
 	r = start(m);
 	if (r < 0) {
 		meta_fail(err, r, "%s: %s%s", m->path, strerror(-r),
-			  r == -EUCLEAN ? ": damaged: restore it from a copy" : "");
+			  r == -EUCLEAN ?
+				  ": damaged: try 'kvfs fsck --repair', or restore it from a copy" :
+				  "");
 		goto fail;
 	}
 	*ret = m;

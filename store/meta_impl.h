@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * meta_impl: what the meta*.c files share: the open database, its connections and its statements.
- * No other file includes it, for nobody else sees SQLite.
+ * No other files include it but those of fsck, for nobody else sees SQLite.
  */
 #ifndef STORE_META_IMPL_H
 #define STORE_META_IMPL_H
@@ -117,6 +117,8 @@ int meta_conn_run(struct meta_conn *c, sqlite3_stmt *st);
 /* meta_schema.c */
 /* Makes the tables if there are none, checks format and shape. err says what is wrong. */
 int meta_schema_check(struct meta *m, struct store_error *err);
+/* The empty tables, in a transaction of the caller. */
+int meta_schema_create(struct meta_conn *c);
 /* Bytes of meta.db-wal; -1: there is none. */
 int64_t meta_wal_size(const struct meta *m);
 int meta_fail(struct store_error *err, int error, const char *format, ...)
@@ -130,7 +132,14 @@ void meta_wal_committed(struct meta *m); /* holds write_lock */
 void meta_wal_admit(struct meta *m);     /* before a transaction; holds nothing */
 int meta_broken(struct meta *m);
 
+/* meta.c. The path as what SQLite opens, to be freed; NULL when out of memory. */
+char *meta_uri(const char *path, const char *query);
+
 /* meta_read.c */
+/* The row of a statement with the columns of SQL_GET_INODE, or of SQL_SOME_CHUNKS. -EUCLEAN: it holds what cannot
+ * be. */
+int meta_column_inode(sqlite3_stmt *st, uint64_t ino, struct meta_inode *ret);
+int meta_column_chunk(sqlite3_stmt *st, struct meta_chunk *ret);
 int meta_load(struct meta *m); /* uuid, epoch and counters, into m */
 void meta_readers_close(struct meta *m, bool keep_wal);
 

@@ -167,7 +167,7 @@ static int column_target(sqlite3_stmt *st, int column, char **ret)
 	return 0;
 }
 
-static int read_inode(sqlite3_stmt *st, uint64_t ino, struct meta_inode *ret)
+int meta_column_inode(sqlite3_stmt *st, uint64_t ino, struct meta_inode *ret)
 {
 	struct meta_inode i = { .ino = ino };
 	bool ok = column_u32(st, 0, &i.mode) && column_u32(st, 1, &i.uid) &&
@@ -198,7 +198,7 @@ int meta_row_get_inode(struct meta *m, uint64_t ino, struct meta_inode *ret)
 	sqlite3_bind_int64(q.st, 1, (int64_t)ino);
 	r = query_step(&q);
 	if (r >= 0)
-		r = r ? read_inode(q.st, ino, ret) : -ENOENT;
+		r = r ? meta_column_inode(q.st, ino, ret) : -ENOENT;
 	query_end(&q);
 	return r;
 }
@@ -352,7 +352,7 @@ int meta_txn_get_extents(struct meta_txn *t, uint64_t ino, struct extmap **ret, 
 	return r;
 }
 
-static int read_chunk(sqlite3_stmt *st, struct meta_chunk *c)
+int meta_column_chunk(sqlite3_stmt *st, struct meta_chunk *c)
 {
 	const void *hash = sqlite3_column_blob(st, 1);
 	uint32_t codec, params;
@@ -409,7 +409,7 @@ int meta_for_chunks(struct meta *m, uint64_t first, uint64_t last,
 	while ((r = query_step(&q)) == 1) {
 		struct meta_chunk c = { 0 };
 
-		r = read_chunk(q.st, &c);
+		r = meta_column_chunk(q.st, &c);
 		if (r == 0)
 			r = fn(arg, &c);
 		if (r)

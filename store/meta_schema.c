@@ -122,13 +122,15 @@ static int explain(const struct meta *m, struct meta_conn *c, int r, struct stor
 	int rc = sqlite3_errcode(c->db) & 0xff;
 
 	if (rc == SQLITE_NOTADB)
-		return meta_fail(
-			err, -EMEDIUMTYPE,
-			"%s: not a database, so this is no kvfs store, or its first page is"
-			" damaged: choose another directory, or restore the file from a copy",
-			m->path);
+		return meta_fail(err, -EMEDIUMTYPE,
+				 "%s: not a database, so this is no kvfs store, or its first page is"
+				 " damaged: choose another directory, or try 'kvfs fsck --repair'",
+				 m->path);
 	if (r == -EUCLEAN)
-		return meta_fail(err, r, "%s: damaged (%s): restore it from a copy", m->path, why);
+		return meta_fail(
+			err, r,
+			"%s: damaged (%s): try 'kvfs fsck --repair', or restore it from a copy",
+			m->path, why);
 	if (m->read_only && (rc == SQLITE_CANTOPEN || rc == SQLITE_READONLY))
 		return meta_fail(err, -EROFS,
 				 "%s: a crash left changes in meta.db-wal, which cannot be read"
@@ -280,7 +282,8 @@ static int quick_check(const struct meta *m, struct meta_conn *c, struct store_e
 	if (faults)
 		return meta_fail(
 			err, -EUCLEAN,
-			"%s: damaged (it fails SQLite's quick_check): restore it from a copy",
+			"%s: damaged (it fails SQLite's quick_check): try 'kvfs fsck --repair', or"
+			" restore it from a copy",
 			m->path);
 	return 0;
 }
@@ -304,6 +307,16 @@ static int enter_wal(const struct meta *m, struct meta_conn *c, struct store_err
 				 " put the store on a local one",
 				 m->path);
 	return 0;
+}
+
+int meta_schema_create(struct meta_conn *c)
+{
+	char sql[96];
+	int r = create_tables(c);
+
+	snprintf(sql, sizeof(sql), "PRAGMA application_id = %d; PRAGMA user_version = %d",
+		 META_APPLICATION_ID, META_FORMAT);
+	return r ? r : meta_conn_exec(c, sql);
 }
 
 int meta_schema_check(struct meta *m, struct store_error *err)

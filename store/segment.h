@@ -192,6 +192,20 @@ int segset_scan(struct segset *s, uint32_t n,
 		int (*fn)(void *arg, struct segment_loc loc, const struct record_info *info),
 		void *arg, uint64_t *ret_damaged);
 
+/*
+ * Headers alone, of one segment, best in ascending order: reads 16 KiB at a time. -ENOENT: there is no such
+ * segment. One thread at a time.
+ */
+struct segset_peek;
+int segset_peek_open(struct segset *s, uint32_t n, struct segset_peek **ret);
+void segset_peek_close(struct segset_peek *p);          /* NULL is fine */
+uint64_t segset_peek_size(const struct segset_peek *p); /* of the file, bytes */
+/* Of the segment itself: -EBADMSG: it is of no segment, or of another store or number; 1: it is all zeros. uuid:
+ * whose it is, if anybody's; else empty. */
+int segset_peek_segment(struct segset_peek *p, char ret_uuid[static 37]);
+/* Of the record there. -EBADMSG: there is none. */
+int segset_peek_record(struct segset_peek *p, uint32_t offset, struct record_info *ret);
+
 /* Bytes that a record with so many stored bytes takes in a segment. */
 static inline uint64_t record_size(uint32_t stored_len)
 {

@@ -10,6 +10,7 @@
  *   segment_read.c    reading records
  *   segment_files.c   descriptors for reading
  *   segment_rate.c    how fast the device reads
+ *   segment_peek.c    reading headers alone
  *   segment_scan.c    reading a segment without knowing what is in it
  *
  * Locks, outermost first; none but lock is held while waiting for the device:

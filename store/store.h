@@ -453,6 +453,57 @@ int journal_checkpoint_append(struct journal_checkpoint *c, const struct journal
 			      unsigned n);
 
 /* ---------------------------------------------------------------------------------------------
+ * fsck: is a store that is not mounted what it should be, and what can be made of it
+ */
+enum fsck_remedy {
+	FSCK_MENDED, /* repair puts it right (or: has done so) */
+	FSCK_KEPT, /* reads of that range, or file, give EIO and go on to: nothing gives it back */
+};
+
+/* One thing that is wrong. Strings are valid during the call only. */
+struct fsck_finding {
+	const char *kind;   /* a word for programs, such as "nlink" */
+	uint64_t ino;       /* 0: not about an inode */
+	const char *path;   /* of ino below the mount, as far as its names lead to the root; NULL */
+	uint64_t off, len;  /* the bytes of the file; len 0: not about a range */
+	const char *what;   /* is wrong */
+	const char *repair; /* what repair does about it */
+	enum fsck_remedy remedy;
+};
+
+struct fsck_options {
+	const char *path; /* of the store */
+	bool repair;
+	bool deep;        /* read every payload too */
+	unsigned threads; /* that read segments; 0: one a processor */
+	void *arg;
+	void (*found)(void *arg, const struct fsck_finding *f);
+	/* Bytes of segments looked at, of so many; from the thread that called, several times a second. */
+	void (*progress)(void *arg, uint64_t bytes, uint64_t total);
+	const volatile int *cancel; /* not 0: stop as soon as can be, with -ECANCELED; NULL */
+};
+
+struct fsck_result {
+	uint64_t inodes, files, directories, names, xattrs, extents, chunks, segments;
+	uint64_t logical_bytes; /* sizes of files */
+	uint64_t stored_bytes;  /* records of chunks that are used */
+	uint64_t dead_bytes;    /* of those that are not */
+	uint64_t payload_bytes; /* read and verified */
+	uint64_t mended, kept;  /* findings; without repair mended are those that it would mend */
+	bool repaired;          /* meta.db was replaced, or a segment's header written */
+};
+
+/*
+ * Checks the store and, asked to, repairs it. Takes the store's lock: -EBUSY when it is mounted; without
+ * repair nothing in the store changes. Repair works on a copy of meta.db and renames it into place when it
+ * was checked and is durable; the one before is kept as meta.db.before-fsck. It may be killed at any
+ * moment and run again. What cannot be read stays what it is: EIO, never other bytes.
+ * Memory: 76 bytes a chunk, 40 an inode, and 3 MiB a thread. err says why it failed: -EMEDIUMTYPE, no store or of
+ * another format; -ECANCELED; others of the system.
+ */
+int store_fsck(const struct fsck_options *opt, struct fsck_result *ret, struct store_error *err);
+
+/* ---------------------------------------------------------------------------------------------
  * analyze: what a store would make of bytes anywhere, without one
  */
 enum analyze_element {
