@@ -230,8 +230,10 @@ static ssize_t write_locked(struct object *o, const void *buf, size_t len, uint6
 	if (r)
 		return r;
 	n = put_bytes(o, buf, len, off);
-	if (n <= 0)
+	if (n <= 0) {
+		cut_back(o, old);
 		return n;
+	}
 	/* A short write must not claim blocks it did not reach, nor one it only began whose rest is
 	 * not there. */
 	end = object_blocks(off + n);
