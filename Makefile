@@ -139,8 +139,13 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 # Fuzzers, each with all of kvfs but main() in it, which is compiled anew for them.
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/*.c))
 FUZZERS := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
+# One program: a store whose calls and allocations fail. The latter are those that --wrap hands over.
+FAULT_SRC := $(sort $(wildcard tests/fault/*.c))
+FAULT_OBJ := $(FAULT_SRC:%.c=$(BUILD)/obj/%.o)
+FAULT := $(if $(FAULT_SRC),$(BUILD)/tests/fault)
+FAULT_LDFLAGS := $(foreach f,malloc calloc realloc reallocarray strdup asprintf mmap64,-Wl$(comma)--wrap=$f)
 FORMATTED := $(sort $(wildcard $(foreach d,mount fs store gpu tests/unit tests/helpers tests/cases \
-	tests tests/bench tests/soak tests/fuzz,$d/*.c $d/*.h $d/*.cu)))
+	tests tests/bench tests/soak tests/fuzz tests/fault,$d/*.c $d/*.h $d/*.cu)))
 MAN := $(sort $(wildcard man/*.[0-9]))
 UNITS := $(sort $(wildcard scripts/systemd/*.service))
 
@@ -154,7 +159,7 @@ run_env = BUILD='$(abspath $(BUILD))' KVFS='$(abspath $(BUILD)/kvfs)' SAN='$(SAN
 
 all: $(BUILD)/kvfs ## build kvfs (the default)
 
-tests: all $(UNIT) $(HELPERS) ## build the tests
+tests: all $(UNIT) $(HELPERS) $(FAULT) ## build the tests
 
 tools: all $(TOOLS)
 
@@ -237,7 +242,7 @@ $(BUILD)/.compile: FORCE
 	$(call stamp,$(COMPILE))
 
 $(BUILD)/.link: FORCE
-	$(call stamp,$(LINK) $(OBJ) $(UNIT_OBJ) $(LIBS))
+	$(call stamp,$(LINK) $(OBJ) $(UNIT_OBJ) $(FAULT_OBJ) $(LIBS))
 
 $(BUILD)/kvfs: $(OBJ) $(BUILD)/.link
 	$(say) LD $@
@@ -262,6 +267,11 @@ $(BUILD)/tests/unit: $(UNIT_OBJ) $(LIB_OBJ) $(BUILD)/.link
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(LINK) $(UNIT_LDFLAGS) -o $@ $(UNIT_OBJ) $(LIB_OBJ) $(UNIT_LIBS) $(LIBS)
+
+$(FAULT): $(FAULT_OBJ) $(LIB_OBJ) $(BUILD)/.link
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(LINK) $(FAULT_LDFLAGS) -o $@ $(FAULT_OBJ) $(LIB_OBJ) $(LIBS)
 
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_OBJ) $(BUILD)/.link
 	$(say) LD $@
@@ -297,5 +307,5 @@ $(BUILD)/obj/gpu/fatbin.o: $(BUILD)/obj/gpu/kernels.fatbin
 		'.section .note.GNU-stack,"",@progbits' >$(@:.o=.s)
 	$(Q)$(CC) -c -o $@ $(@:.o=.s)
 
--include $(OBJ:.o=.d) $(UNIT_OBJ:.o=.d) $(HELPERS:=.d) $(TOOL_SRC:%.c=$(BUILD)/obj/%.d) \
+-include $(OBJ:.o=.d) $(UNIT_OBJ:.o=.d) $(FAULT_OBJ:.o=.d) $(HELPERS:=.d) $(TOOL_SRC:%.c=$(BUILD)/obj/%.d) \
 	$(BUILD)/obj/gpu/kernels.d

@@ -411,7 +411,7 @@ static struct store *store_new(const struct store_options *opt)
 		return NULL;
 	s->opt = *opt;
 	s->read_only = opt->read_only;
-	s->io = &io_system;
+	s->io = opt->io ? opt->io : &io_system;
 	s->hash = opt->same_hash ? same_hash : hash128;
 	s->lock_fd = s->dir_fd = s->seg_fd = s->run_fd = -1;
 	s->img_fd[IMAGE_HUGE] = s->img_fd[IMAGE_SMALL] = -1;

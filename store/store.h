@@ -26,6 +26,7 @@
 struct store;
 struct object;
 struct meta_txn;
+struct io_ops;
 
 /* ---------------------------------------------------------------------------------------------
  * store
@@ -91,6 +92,8 @@ struct store_options {
 	enum dedup_scope dedup;
 	bool read_only; /* the store is not written; the run directory is: images are filled there */
 	bool same_hash; /* for tests: all contents collide */
+	/* For tests: what touches segments, outlives the store; NULL: the system. */
+	const struct io_ops *io;
 	struct store_hooks hooks;
 };
 
