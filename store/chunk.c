@@ -4,6 +4,7 @@
  * grows, beside the struct itself; by content, the index names candidates.
  */
 #include "store/chunk.h"
+#include "store/chunker.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -220,10 +221,20 @@ static int insert(struct chunk_table *t, struct chunk *c)
 	return 0;
 }
 
+/* What a row or the journal says that no chunk can be. Lengths are those of buffers. */
+static bool can_be(const struct record_info *info)
+{
+	return info->chunk_id && info->chunk_id <= META_NUMBER_MAX && info->raw_len &&
+	       info->raw_len <= CHUNK_MAX && info->stored_len && info->stored_len <= CHUNK_MAX;
+}
+
 int chunk_load(struct chunk_table *t, const struct meta_chunk *m, bool persisted)
 {
 	struct chunk *c;
 	int r = -EEXIST;
+
+	if (!can_be(&m->info))
+		return -EUCLEAN;
 
 	pthread_mutex_lock(&t->lock);
 	if (!find_id(t, m->info.chunk_id)) {

@@ -56,7 +56,7 @@ void chunk_table_free(struct chunk_table *t); /* NULL is fine */
 void chunk_table_totals(struct chunk_table *t, struct chunk_totals *ret);
 
 /* Adds a chunk known from meta.db (refs_db > 0 or dead) or the journal. -EEXIST: the id is there
- * already, which is fine for a journal. */
+ * already, which is fine for a journal. -EUCLEAN: no chunk has such an id or such lengths. */
 int chunk_load(struct chunk_table *t, const struct meta_chunk *c, bool persisted);
 /* Ids up to max may be those of chunks that are loaded later. */
 void chunk_expect_ids(struct chunk_table *t, uint64_t max);

@@ -19,13 +19,20 @@
 #define BLOCK_IDS UINT64_C(4096)
 #define AT_ONCE   1000000u /* rows */
 
+/* By number, not in a bitmap: a row may have any id. */
+struct block {
+	UT_hash_handle hh;
+	uint64_t n;
+	bool loading;
+};
+
 struct loader {
 	struct store *s;
 	uint64_t max_id;           /* later chunks were never in meta.db when the table was read */
 	atomic_uint_fast64_t rows; /* read so far */
 	pthread_mutex_t lock;
 	pthread_cond_t loaded_one;
-	struct blockmap loaded, loading; /* a bit for each block of ids; lock */
+	struct block *blocks; /* uthash by n, those that are loaded or being loaded; lock */
 	atomic_bool all;
 	atomic_bool stop;
 	pthread_t thread;
@@ -45,34 +52,63 @@ static int load_chunk(void *arg, const struct meta_chunk *c)
 	return r ? r : seglive_load(s, c->loc, c->info.stored_len, false);
 }
 
-/* The lock is held, and given up meanwhile. */
-static int load_block(struct loader *l, uint64_t block)
+/* lock held, or nobody else left. */
+static void drop(struct loader *l, struct block *b)
 {
-	uint64_t last = block * BLOCK_IDS + BLOCK_IDS - 1;
-	int r = blockmap_set(&l->loading, block, 1);
+	HASH_DEL(l->blocks, b);
+	free(b);
+}
 
-	if (r)
-		return r;
+/* lock held. NULL when out of memory. */
+static struct block *add(struct loader *l, uint64_t n)
+{
+	struct block *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return NULL;
+	b->n = n;
+	b->loading = true;
+	HASH_ADD(hh, l->blocks, n, sizeof(b->n), b);
+	if (b->hh.tbl)
+		return b;
+	free(b);
+	return NULL;
+}
+
+/* The lock is held, and given up meanwhile. */
+static int load_block(struct loader *l, uint64_t n)
+{
+	uint64_t last = n * BLOCK_IDS + BLOCK_IDS - 1;
+	struct block *b = add(l, n);
+	int r;
+
+	if (!b)
+		return -ENOMEM;
 	pthread_mutex_unlock(&l->lock);
-	r = meta_for_chunks(l->s->meta, block * BLOCK_IDS, last < l->max_id ? last : l->max_id,
+	r = meta_for_chunks(l->s->meta, n * BLOCK_IDS, last < l->max_id ? last : l->max_id,
 			    load_chunk, l);
 	pthread_mutex_lock(&l->lock);
-	blockmap_clear(&l->loading, block, 1);
-	if (!r)
-		r = blockmap_set(&l->loaded, block, 1);
+	b->loading = false;
+	if (r)
+		drop(l, b);
 	pthread_cond_broadcast(&l->loaded_one);
 	return r;
 }
 
-static int need_block(struct loader *l, uint64_t block)
+static int need_block(struct loader *l, uint64_t n)
 {
+	struct block *b;
 	int r = 0;
 
 	pthread_mutex_lock(&l->lock);
-	while (blockmap_get(&l->loading, block))
+	for (;;) {
+		HASH_FIND(hh, l->blocks, &n, sizeof(n), b);
+		if (!b || !b->loading)
+			break;
 		pthread_cond_wait(&l->loaded_one, &l->lock);
-	if (!blockmap_get(&l->loaded, block))
-		r = load_block(l, block);
+	}
+	if (!b)
+		r = load_block(l, n);
 	pthread_mutex_unlock(&l->lock);
 	return r;
 }
@@ -181,14 +217,15 @@ int loader_start(struct store *s)
 void loader_close(struct store *s)
 {
 	struct loader *l = s->loader;
+	struct block *b, *next;
 
 	if (!l)
 		return;
 	atomic_store(&l->stop, true);
 	if (l->running)
 		pthread_join(l->thread, NULL);
-	blockmap_done(&l->loaded);
-	blockmap_done(&l->loading);
+	HASH_ITER(hh, l->blocks, b, next)
+		drop(l, b);
 	pthread_cond_destroy(&l->loaded_one);
 	pthread_mutex_destroy(&l->lock);
 	free(l);

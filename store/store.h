@@ -345,6 +345,11 @@ int store_for_dirty(struct store *s, unsigned wait_s, unsigned which,
 /* ---------------------------------------------------------------------------------------------
  * meta: rows of meta.db
  */
+
+/* The highest number that an inode, a chunk or a dentry may have: no store gets half as far as a column, and
+ * there is always a next one. */
+#define META_NUMBER_MAX ((uint64_t)1 << 62)
+
 struct meta_inode {
 	uint64_t ino;
 	uint32_t mode; /* type and permissions */

@@ -111,3 +111,45 @@ Test(hostile_store, a_row_that_names_a_segment_of_a_high_number)
 	folder_open(options);
 	expect_content();
 }
+
+static void refused(const char *sql)
+{
+	struct store_options o = options;
+	struct store_error err = { "" };
+
+	o.path = store_path;
+	o.rundir = run_path;
+	by_hand(sql);
+	cr_assert_eq(store_open(&o, &s, &err), -EUCLEAN, "%s", sql);
+	cr_assert(err.text[0] && !strchr(err.text, '\n'));
+	s = NULL;
+}
+
+/* With right sums in its record such a chunk would be decoded into a buffer for the longest. */
+Test(hostile_store, a_chunk_longer_than_any)
+{
+	refused("UPDATE chunks SET raw = 262145 WHERE id = 1");
+}
+
+Test(hostile_store, a_chunk_stored_longer_than_any)
+{
+	refused("UPDATE chunks SET stored = 4294967295 WHERE id = 1");
+}
+
+Test(hostile_store, a_chunk_without_bytes)
+{
+	refused("UPDATE chunks SET raw = 0 WHERE id = 1");
+}
+
+Test(hostile_store, the_last_chunk_id)
+{
+	refused("UPDATE chunks SET id = 9223372036854775807 WHERE id = 1");
+}
+
+Test(hostile_store, a_high_chunk_id)
+{
+	by_hand("INSERT INTO chunks SELECT 4000000000000000000, hash, tenant, segment, offset, raw, stored,"
+		" codec, params, 1 FROM chunks LIMIT 1");
+	folder_open(options);
+	expect_content();
+}
