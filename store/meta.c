@@ -98,6 +98,19 @@ static int locate(struct meta *m, const char *dir, struct store_error *err)
 	return create_file(m, dir, err);
 }
 
+/* A new inode must not get the number of one that is there, whatever the counter says. */
+static int find_highest(struct meta *m)
+{
+	int64_t highest = 0;
+	int r = meta_conn_number(&m->writer, "SELECT coalesce(max(ino), 1) FROM inodes", &highest);
+
+	if (r == 0 && highest > (int64_t)META_NUMBER_MAX)
+		r = -EUCLEAN;
+	if (r == 0 && highest > m->committed.max_ino)
+		m->committed.max_ino = highest;
+	return r;
+}
+
 static int start(struct meta *m)
 {
 	int r = 0;
@@ -108,6 +121,8 @@ static int start(struct meta *m)
 		r = meta_conn_prepare_all(&m->writer);
 	if (r == 0)
 		r = meta_load(m);
+	if (r == 0 && !m->read_only)
+		r = find_highest(m);
 	if (r == 0 && !m->read_only)
 		r = meta_wal_start(m);
 	return r;

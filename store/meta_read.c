@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #define IDLE_READERS 16
@@ -188,6 +189,25 @@ int meta_column_inode(sqlite3_stmt *st, uint64_t ino, struct meta_inode *ret)
 	return r;
 }
 
+/* A type there is, with what goes with it. */
+static bool kind_ok(const struct meta_inode *i)
+{
+	switch (i->mode & S_IFMT) {
+	case S_IFREG:
+		return i->size <= OBJECT_MAX;
+	case S_IFLNK:
+		return i->target;
+	case S_IFDIR:
+	case S_IFCHR:
+	case S_IFBLK:
+	case S_IFIFO:
+	case S_IFSOCK:
+		return true;
+	default:
+		return false;
+	}
+}
+
 int meta_row_get_inode(struct meta *m, uint64_t ino, struct meta_inode *ret)
 {
 	struct query q;
@@ -200,6 +220,10 @@ int meta_row_get_inode(struct meta *m, uint64_t ino, struct meta_inode *ret)
 	if (r >= 0)
 		r = r ? meta_column_inode(q.st, ino, ret) : -ENOENT;
 	query_end(&q);
+	if (r == 0 && !kind_ok(ret)) {
+		meta_inode_done(ret);
+		r = -EUCLEAN;
+	}
 	return r;
 }
 
@@ -212,7 +236,7 @@ void meta_inode_done(struct meta_inode *i)
 static int read_dentry(sqlite3_stmt *st, struct meta_dentry *d)
 {
 	bool ok = column_u64(st, 0, &d->id) && column_u64(st, 1, &d->ino) &&
-		  column_u32(st, 2, &d->mode);
+		  column_u32(st, 2, &d->mode) && d->id <= META_NUMBER_MAX;
 
 	return ok ? 0 : -EUCLEAN;
 }
@@ -236,6 +260,12 @@ int meta_row_lookup(struct meta *m, uint64_t parent, const char *name, struct me
 	return r;
 }
 
+bool meta_name_ok(const char *name)
+{
+	return *name && strlen(name) <= META_NAME_MAX && !strchr(name, '/') && strcmp(name, ".") &&
+	       strcmp(name, "..");
+}
+
 static int list_row(sqlite3_stmt *st, uint64_t parent,
 		    int (*fn)(void *arg, const struct meta_dentry *d), void *arg)
 {
@@ -245,6 +275,8 @@ static int list_row(sqlite3_stmt *st, uint64_t parent,
 
 	if (r == 0)
 		r = column_name(st, 3, name, META_NAME_MAX);
+	if (r == 0 && !meta_name_ok(name))
+		r = -EUCLEAN;
 	return r < 0 ? r : fn(arg, &d);
 }
 
@@ -282,10 +314,12 @@ int meta_row_get_xattrs(struct meta *m, uint64_t ino,
 		return r;
 	sqlite3_bind_int64(q.st, 1, (int64_t)ino);
 	while ((r = query_step(&q)) == 1) {
+		const void *value = sqlite3_column_blob(q.st, 1);
+		size_t len = (size_t)sqlite3_column_bytes(q.st, 1);
+
 		r = column_name(q.st, 0, name, META_NAME_MAX);
 		if (r == 0)
-			r = fn(arg, name, sqlite3_column_blob(q.st, 1),
-			       (size_t)sqlite3_column_bytes(q.st, 1));
+			r = len <= META_VALUE_MAX ? fn(arg, name, value, len) : -EUCLEAN;
 		if (r)
 			break;
 	}
@@ -299,7 +333,7 @@ static int read_extents(sqlite3_stmt *st, struct extmap **ret, uint64_t *ret_siz
 	uint64_t size;
 	int r = 0;
 
-	if (!column_u64(st, 0, &size))
+	if (!column_u64(st, 0, &size) || size > OBJECT_MAX)
 		return -EUCLEAN;
 	if (sqlite3_column_type(st, 1) == SQLITE_NULL) {
 		map = extmap_new(NULL, 0);
@@ -484,7 +518,11 @@ int meta_load(struct meta *m)
 			seen |= 1u << n;
 	}
 	query_end(&q);
-	if (r == 0 && (seen != 0x7f || strlen(m->uuid) != 36))
+	if (r == 0 &&
+	    (seen != 0x7f || strlen(m->uuid) != 36 || strspn(m->uuid, "0123456789abcdef-") != 36))
+		r = -EUCLEAN;
+	if (r == 0 && ((uint64_t)m->committed.max_ino > META_NUMBER_MAX ||
+		       (uint64_t)m->committed.max_dentry_id > META_NUMBER_MAX))
 		r = -EUCLEAN;
 	return r;
 }

@@ -151,14 +151,23 @@ static void bind_bytes(sqlite3_stmt *st, int n, const void *data, size_t len)
 	sqlite3_bind_blob(st, n, len ? data : "", (int)len, SQLITE_STATIC);
 }
 
+/* Where the counter of a store from elsewhere is not the sum of its rows, it stays one that can be. */
+static void count(int64_t *counter, int64_t n)
+{
+	if (__builtin_add_overflow(*counter, n, counter))
+		*counter = INT64_MAX;
+	if (*counter < 0)
+		*counter = 0;
+}
+
 /* What an inode adds to the counters, times sign. */
 static void count_inode(struct meta_txn *t, uint32_t mode, uint64_t size, int sign)
 {
-	t->counters.inodes += sign;
+	count(&t->counters.inodes, sign);
 	if (!S_ISREG(mode))
 		return;
-	t->counters.files += sign;
-	t->counters.logical_bytes += sign * (int64_t)size;
+	count(&t->counters.files, sign);
+	count(&t->counters.logical_bytes, sign * (int64_t)(size & INT64_MAX));
 }
 
 /* Takes the row that is about to be replaced or removed out of the counters. 1: there is one. */
@@ -260,7 +269,7 @@ int meta_put_dentry(struct meta_txn *t, const struct meta_dentry *d)
 	sqlite3_stmt *st = statement(t, SQL_PUT_DENTRY);
 	int r = check_name(d->name);
 
-	if (r == 0 && strchr(d->name, '/'))
+	if (r == 0 && !meta_name_ok(d->name))
 		r = -EINVAL;
 	if (r == 0 && !(is_row_number(d->parent) && is_row_number(d->id) && is_row_number(d->ino)))
 		r = -EINVAL;

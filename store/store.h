@@ -385,6 +385,8 @@ struct meta_dentry {
 	uint32_t mode;    /* type bits of the inode */
 	const char *name; /* NUL-terminated, any other byte but '/' */
 };
+/* A name that a directory can have. */
+bool meta_name_ok(const char *name);
 
 /* Reads see committed rows only. Safe from any thread (one reader connection a thread or a pool).
  * -ENOENT when there is no such row. */

@@ -153,3 +153,62 @@ Test(hostile_store, a_high_chunk_id)
 	folder_open(options);
 	expect_content();
 }
+
+Test(hostile_store, the_last_inode_number)
+{
+	refused("UPDATE meta SET value = 9223372036854775807 WHERE key = 'max_ino'");
+}
+
+Test(hostile_store, an_inode_of_the_last_number)
+{
+	refused("UPDATE inodes SET ino = 9223372036854775807 WHERE ino = 100");
+}
+
+Test(hostile_store, the_last_dentry_id)
+{
+	refused("UPDATE meta SET value = 9223372036854775807 WHERE key = 'max_dentry_id'");
+}
+
+Test(hostile_store, a_uuid_of_other_characters)
+{
+	refused("UPDATE meta SET value = replace(value, '-', char(10)) WHERE key = 'uuid'");
+}
+
+Test(hostile_store, a_file_larger_than_any)
+{
+	struct object *o;
+
+	by_hand("UPDATE inodes SET size = 17592186044417 WHERE ino = 100");
+	folder_open(options);
+	cr_assert_eq(object_get(s, 100, 0, &o), -EUCLEAN);
+}
+
+Test(hostile_store, an_inode_above_the_highest)
+{
+	by_hand("UPDATE meta SET value = 1 WHERE key = 'max_ino'");
+	folder_open(options);
+	cr_assert_eq(meta_max_ino(s), 100);
+}
+
+/* They stay what the next mount takes. */
+Test(hostile_store, counters_that_are_no_sums)
+{
+	struct object *o;
+
+	by_hand("UPDATE meta SET value = 9223372036854775807 WHERE key IN ('logical_bytes', 'inodes')");
+	by_hand("UPDATE meta SET value = 0 WHERE key = 'files'");
+	folder_open(options);
+	for (int round = 0; round < 2; round++) {
+		struct meta_txn *t;
+
+		cr_assert_eq(object_create(s, 101 + (uint64_t)round, 0, &o), 0);
+		cr_assert_eq(object_write(o, content, SIZE, 0), SIZE);
+		cr_assert_eq(object_settle(o), 0);
+		t = folder_put(o);
+		cr_assert_eq(meta_del_inode(t, round ? 101 : 100), 0);
+		cr_assert_eq(meta_commit(t, true), 0);
+		object_unref(o);
+	}
+	store_close(s, true);
+	folder_open(options);
+}

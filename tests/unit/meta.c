@@ -860,6 +860,14 @@ Test(meta, impossible_rows)
 		"INSERT INTO dentries VALUES(1, 1, x'', 5, 32768);"
 		"INSERT INTO dentries VALUES(2, 1, zeroblob(300), 5, 32768);"
 		"INSERT INTO dentries VALUES(3, 1, x'61', -5, 32768);"
+		"INSERT INTO dentries VALUES(10, 1, x'2e2e', 5, 32768);"
+		"INSERT INTO dentries VALUES(11, 1, x'2e', 5, 32768);"
+		"INSERT INTO dentries VALUES(12, 1, x'612f62', 5, 32768);"
+		"INSERT INTO dentries VALUES(13, 9223372036854775807, x'61', 5, 32768);"
+		"INSERT INTO inodes VALUES(6, 420, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, NULL);"
+		"INSERT INTO inodes VALUES(7, 41471, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, NULL);"
+		"INSERT INTO inodes VALUES(8, 33188, 0, 0, 1, 0, 0, 17592186044417, 0, 0, 0, 0, NULL);"
+		"INSERT INTO xattrs VALUES(6, x'61', zeroblob(65537));"
 		"INSERT INTO xattrs VALUES(5, x'', x'');"
 		"INSERT INTO segments VALUES(-1, 1);"
 		"INSERT INTO chunks VALUES(1, x'00', 0, 0, 4096, 1, 1, 0, 0, 1)");
@@ -867,9 +875,16 @@ Test(meta, impossible_rows)
 		cr_assert_eq(meta_row_get_inode(m, ino, &i), -EUCLEAN);
 	cr_assert_eq(meta_get_extents(m, 2, &map, &size), -EUCLEAN);
 	cr_assert_eq(meta_get_extents(m, 5, &map, &size), -EUCLEAN);
+	for (uint64_t ino = 6; ino < 9; ino++)
+		cr_assert_eq(meta_row_get_inode(m, ino, &i), -EUCLEAN);
+	cr_assert_eq(meta_get_extents(m, 8, &map, &size), -EUCLEAN);
 	for (uint64_t parent = 1; parent < 4; parent++)
 		cr_assert_eq(meta_row_list(m, parent, 0, list_name, &(struct listing){ 0 }),
 			     -EUCLEAN);
+	for (uint64_t parent = 10; parent < 14; parent++)
+		cr_assert_eq(meta_row_list(m, parent, 0, list_name, &(struct listing){ 0 }),
+			     -EUCLEAN, "%lu", parent);
+	cr_assert_eq(meta_row_get_xattrs(m, 6, list_xattr, seen), -EUCLEAN);
 	cr_assert_eq(meta_row_lookup(m, 3, "a", &d), -EUCLEAN);
 	cr_assert_eq(meta_row_get_xattrs(m, 5, list_xattr, seen), -EUCLEAN);
 	cr_assert_eq(meta_for_segments(m, sum_segment, &sum), -EUCLEAN);
