@@ -197,6 +197,27 @@ static int check_format(const struct meta *m, struct meta_conn *c, struct store_
 	return 0;
 }
 
+/* Tables may have columns that another made up, and there may be other tables. But a view or a trigger runs as
+ * ours what somebody else has written, without an end if he likes. */
+static int check_objects(const struct meta *m, struct meta_conn *c, struct store_error *err)
+{
+	int64_t odd = 0;
+	int r = meta_conn_number(
+		c,
+		"SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger')"
+		" OR (type = 'table' AND coalesce(rootpage, 0) = 0)",
+		&odd);
+
+	if (r < 0)
+		return explain(m, c, r, err);
+	if (odd)
+		return meta_fail(err, -EUCLEAN,
+				 "%s: damaged (has views, triggers or virtual tables): restore it"
+				 " from a copy",
+				 m->path);
+	return 0;
+}
+
 static uint32_t be32(const uint8_t *p)
 {
 	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
@@ -334,6 +355,8 @@ int meta_schema_check(struct meta *m, struct store_error *err)
 	r = check_format(m, &c, err);
 	if (r == 1)
 		r = create_missing(m, &c, err);
+	if (r == 0)
+		r = check_objects(m, &c, err);
 	if (r == 0)
 		r = quick_check(m, &c, err);
 	if (r == 0 && !m->read_only)

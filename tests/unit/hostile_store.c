@@ -174,6 +174,18 @@ Test(hostile_store, a_uuid_of_other_characters)
 	refused("UPDATE meta SET value = replace(value, '-', char(10)) WHERE key = 'uuid'");
 }
 
+Test(hostile_store, a_view_without_an_end)
+{
+	refused("ALTER TABLE segments RENAME TO other; CREATE VIEW segments(n, used) AS"
+		" WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
+		" SELECT x, x FROM c");
+}
+
+Test(hostile_store, a_trigger)
+{
+	refused("CREATE TRIGGER t AFTER UPDATE ON meta BEGIN DELETE FROM inodes; END");
+}
+
 Test(hostile_store, a_file_larger_than_any)
 {
 	struct object *o;
