@@ -117,6 +117,11 @@ static bool time_ok(const int64_t t[2])
 	return t[1] >= 0 && t[1] < 1000000000;
 }
 
+static bool is_number(uint64_t n)
+{
+	return n && n <= META_NUMBER_MAX;
+}
+
 int jrec_inode_read(const void *buf, size_t len, struct meta_inode *a)
 {
 	struct timespec *t[4] = { &a->atime, &a->mtime, &a->ctime, &a->btime };
@@ -125,8 +130,8 @@ int jrec_inode_read(const void *buf, size_t len, struct meta_inode *a)
 	if (len < sizeof(w))
 		return -EBADMSG;
 	memcpy(&w, buf, sizeof(w));
-	if (w.target_len != len - sizeof(w) || w.target_len >= PATH_MAX || !w.ino ||
-	    !!w.target_len != !!S_ISLNK(w.mode))
+	if (w.target_len != len - sizeof(w) || w.target_len >= PATH_MAX || !is_number(w.ino) ||
+	    !!w.target_len != !!S_ISLNK(w.mode) || (S_ISREG(w.mode) && w.size > OBJECT_MAX))
 		return -EBADMSG;
 	*a = (struct meta_inode){
 		.ino = w.ino,
@@ -162,18 +167,21 @@ static int read_name(const char *p, size_t len, char name[static NAME_LIMIT + 1]
 int jrec_dentry_read(const void *buf, size_t len, struct jrec_dentry *d)
 {
 	struct wire_dentry w;
+	int r;
 
 	if (len < sizeof(w))
 		return -EBADMSG;
 	memcpy(&w, buf, sizeof(w));
-	if (w.name_len != len - sizeof(w) || !w.parent)
+	if (w.name_len != len - sizeof(w) || !is_number(w.parent) || w.id > META_NUMBER_MAX ||
+	    (w.ino && !is_number(w.ino)))
 		return -EBADMSG;
 	d->parent = w.parent;
 	d->ino = w.ino;
 	d->id = w.id;
 	d->mode = w.mode;
 	d->gap = w.gap;
-	return read_name((const char *)buf + sizeof(w), w.name_len, d->name);
+	r = read_name((const char *)buf + sizeof(w), w.name_len, d->name);
+	return r == 0 && !meta_name_ok(d->name) ? -EBADMSG : r;
 }
 
 int jrec_xattr_read(const void *buf, size_t len, struct jrec_xattr *x)
@@ -185,7 +193,7 @@ int jrec_xattr_read(const void *buf, size_t len, struct jrec_xattr *x)
 		return -EBADMSG;
 	memcpy(&w, buf, sizeof(w));
 	if (len - sizeof(w) < w.name_len || w.len != len - sizeof(w) - w.name_len ||
-	    w.len > XATTR_LIMIT || !w.ino)
+	    w.len > XATTR_LIMIT || !is_number(w.ino))
 		return -EBADMSG;
 	x->ino = w.ino;
 	x->present = w.present;

@@ -337,10 +337,13 @@ static int on_chunk(struct store *s, const struct j_chunk *j)
 
 static int on_settled(struct store *s, const struct j_settled *j, size_t len)
 {
-	struct found *f = find(s, j->ino);
+	struct found *f;
 	struct extmap *m;
 	int r;
 
+	if (j->size > OBJECT_MAX)
+		return -EUCLEAN;
+	f = find(s, j->ino);
 	if (!f)
 		return -ENOMEM;
 	r = extmap_decode((const uint8_t *)(j + 1), len - sizeof(*j), &m);
@@ -470,7 +473,8 @@ static bool take_image(struct object *o, const struct found *f)
 
 	image_name(f->ino, name);
 	for (o->place = IMAGE_HUGE; o->place < IMAGE_PLACES; o->place++)
-		if (!fstatat(image_dir(o), name, &st, AT_SYMLINK_NOFOLLOW))
+		if (!fstatat(image_dir(o), name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode) &&
+		    (uint64_t)st.st_size <= OBJECT_MAX)
 			break;
 	if (o->place == IMAGE_PLACES) {
 		o->place = IMAGE_HUGE;

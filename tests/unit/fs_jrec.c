@@ -137,3 +137,30 @@ Test(fs_jrec, impossible_values_are_refused)
 	jrec_inode_write(buf, &a);
 	cr_assert_eq(jrec_inode_read(buf, jrec_inode_size(&a), &b), -EBADMSG);
 }
+
+/* Whole and with right sums, but of what no file system has: loops, ways out, numbers without a next one. */
+Test(fs_jrec, what_cannot_be_is_refused)
+{
+	static const char *const name[] = { ".", "..", "a/b", "/" };
+	struct jrec_dentry d = { .parent = 1, .ino = 20, .id = 44, .mode = S_IFDIR }, back;
+	struct meta_inode a = sample(), b;
+	char buf[512];
+
+	for (size_t k = 0; k < 4; k++) {
+		strcpy(d.name, name[k]);
+		jrec_dentry_write(buf, &d);
+		cr_assert_eq(jrec_dentry_read(buf, jrec_dentry_size(strlen(d.name)), &back),
+			     -EBADMSG, "%s", d.name);
+	}
+	strcpy(d.name, "a");
+	d.id = UINT64_MAX;
+	jrec_dentry_write(buf, &d);
+	cr_assert_eq(jrec_dentry_read(buf, jrec_dentry_size(1), &back), -EBADMSG);
+	a.ino = UINT64_MAX;
+	jrec_inode_write(buf, &a);
+	cr_assert_eq(jrec_inode_read(buf, jrec_inode_size(&a), &b), -EBADMSG);
+	a = sample();
+	a.size = OBJECT_MAX + 1;
+	jrec_inode_write(buf, &a);
+	cr_assert_eq(jrec_inode_read(buf, jrec_inode_size(&a), &b), -EBADMSG);
+}
