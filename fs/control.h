@@ -42,7 +42,7 @@ int control_evict_file(struct fs *fs, struct inode *i, enum object_tier to, int 
 
 /* walk.c: calls fn for a held file, or for every regular file below a held directory that the caller
  * can reach; own: only its own, unless it is root. The inode is held during the call. A non-zero
- * return ends the walk. -E2BIG: more than WALK_LIMIT. */
+ * return ends the walk. -E2BIG: more than WALK_LIMIT, of them or of directories. */
 #define WALK_LIMIT 1000000u
 int walk_files(struct caller *c, struct inode *top, bool own, int (*fn)(void *arg, struct inode *i),
 	       void *arg);

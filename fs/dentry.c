@@ -110,12 +110,22 @@ static int read_row(struct fs *fs, uint64_t parent, const char *name, struct row
 	return r == -ENOENT ? 1 : r;
 }
 
+/* A directory has one name, the root and what is not in meta.db none: else ways up would go round in circles. */
+static bool may_name(const struct inode *parent, uint64_t ino, const struct inode *i)
+{
+	if (ino < INO_FIRST || ino == parent->ino)
+		return false;
+	return !i || !inode_is_dir(i) || list_empty(&i->names);
+}
+
 static int enter_row(struct fs *fs, struct inode *parent, const char *name, struct row *row,
 		     struct dentry **ret)
 {
 	struct inode *i = inode_find(fs, row->d.ino);
-	int r = i ? 0 : inode_enter(fs, &row->a, true, &i);
+	int r = may_name(parent, row->d.ino, i) ? 0 : -EUCLEAN;
 
+	if (r == 0 && !i)
+		r = inode_enter(fs, &row->a, true, &i);
 	if (r)
 		return r;
 	r = dentry_enter(fs, parent, name, i, row->d.id, ret);

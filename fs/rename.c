@@ -26,9 +26,10 @@ static bool is_dir(const struct inode *i)
 	return i && inode_is_dir(i);
 }
 
-static bool is_below(const struct inode *dir, const struct inode *top)
+/* True also where the way up has no end, which only a store or a journal from elsewhere can make. */
+static bool is_below(struct fs *fs, const struct inode *dir, const struct inode *top)
 {
-	while (dir != top) {
+	for (unsigned left = HASH_COUNT(fs->inodes); left && dir != top; left--) {
 		struct dentry *d = inode_a_name(dir);
 
 		if (!d)
@@ -61,13 +62,13 @@ static int check(struct fs *fs, const struct renaming *rn)
 
 	if (!i || rn->p1->a.nlink == 0 || rn->p2->a.nlink == 0)
 		return -ENOENT;
-	if (is_dir(i) && is_below(rn->p2, i))
+	if (is_dir(i) && is_below(fs, rn->p2, i))
 		return -EINVAL;
 	if (!(rn->flags & RENAME_EXCHANGE))
 		return check_replaced(fs, rn);
 	if (!j)
 		return -ENOENT;
-	return is_dir(j) && is_below(rn->p1, j) ? -EINVAL : 0;
+	return is_dir(j) && is_below(fs, rn->p1, j) ? -EINVAL : 0;
 }
 
 /* nlink of the directories when a subdirectory changes place. */

@@ -23,6 +23,8 @@ struct queue {
 
 static int push(struct queue *q, uint64_t dir)
 {
+	if (q->n == WALK_LIMIT) /* or the directories go round in circles */
+		return -E2BIG;
 	if (q->n == q->cap) {
 		size_t cap = q->cap ? q->cap * 2 : 64;
 		uint64_t *v = realloc(q->v, cap * sizeof(*v));
