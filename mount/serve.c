@@ -256,8 +256,7 @@ static int server_close(struct server *s)
 		daemon_pidfile_remove(store_rundir(s->store));
 	/* A file system that never started has committed nothing of what it found. */
 	if (s->store)
-		store_close(s->store,
-			    s->fs && r == 0 && (s->started || !store_recovered(s->store)));
+		store_close(s->store, r == 0 && (s->started || !store_recovered(s->store)));
 	fs_free(s->fs);
 	return r;
 }
