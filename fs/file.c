@@ -185,6 +185,8 @@ void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_
 	count(fs, REQ_FSYNCDIR);
 	if (ino_is_virtual(ino) || fs->opt.read_only || !h)
 		fuse_reply_err(req, 0);
+	else if (h->mode != HANDLE_DIR)
+		fuse_reply_err(req, EBADF);
 	else if (ino == INO_ROOT)
 		fuse_reply_err(req, -commit_all(fs));
 	else
