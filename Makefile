@@ -188,9 +188,10 @@ bench: ## measure against tmpfs, ext4 and the raw device; results in build/bench
 	$(Q)$(MAKE) $(jobs) tools
 	$(Q)$(run_env) tests/bench/run $(T)
 
-soak: ## long runs: kill -9 and power-cut loops
+soak: ## long runs: kill -9 and power-cut loops, checkers, fuzzers
 	$(Q)scripts/setup
 	$(Q)$(MAKE) $(jobs) tests tools
+	$(Q)$(if $(SAN),,$(MAKE) $(jobs) fuzzers)
 	$(Q)$(run_env) tests/soak/run $(T)
 
 man-lint: ## check the manual pages
@@ -308,4 +309,5 @@ $(BUILD)/obj/gpu/fatbin.o: $(BUILD)/obj/gpu/kernels.fatbin
 	$(Q)$(CC) -c -o $@ $(@:.o=.s)
 
 -include $(OBJ:.o=.d) $(UNIT_OBJ:.o=.d) $(FAULT_OBJ:.o=.d) $(HELPERS:=.d) $(TOOL_SRC:%.c=$(BUILD)/obj/%.d) \
+	$(FUZZ_SRC:%.c=$(BUILD)/obj/%.d) \
 	$(BUILD)/obj/gpu/kernels.d
