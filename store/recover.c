@@ -436,10 +436,18 @@ static int save(struct store *s, const struct journal_record *rec)
 	return 0;
 }
 
-int recover_record(void *store, const struct journal_record *rec)
+static void found_free(struct store *s, struct found *f)
 {
-	struct store *s = store;
+	HASH_DEL(s->found, f);
+	extmap_unref(f->db);
+	extmap_unref(f->under);
+	extmap_unref(f->snap);
+	blockmap_done(&f->dirty);
+	free(f);
+}
 
+static int take_record(struct store *s, const struct journal_record *rec)
+{
 	if (!rec || rec->type >= JOURNAL_NAMESPACE)
 		return save(s, rec);
 	switch (rec->type) {
@@ -460,6 +468,19 @@ int recover_record(void *store, const struct journal_record *rec)
 	default:
 		return -EUCLEAN;
 	}
+}
+
+int recover_record(void *store, const struct journal_record *rec)
+{
+	struct store *s = store;
+	struct found *f, *tmp;
+	int r = take_record(s, rec);
+
+	/* That ends the replay: nobody makes objects of what was found. */
+	if (r)
+		HASH_ITER(hh, s->found, f, tmp)
+			found_free(s, f);
+	return r;
 }
 
 /* ---- making objects ---- */
@@ -676,16 +697,6 @@ static int scan_images(struct store *s, int dir)
 			look_at_image(s, dir, e->d_name);
 	closedir(d);
 	return 0;
-}
-
-static void found_free(struct store *s, struct found *f)
-{
-	HASH_DEL(s->found, f);
-	extmap_unref(f->db);
-	extmap_unref(f->under);
-	extmap_unref(f->snap);
-	blockmap_done(&f->dirty);
-	free(f);
 }
 
 int recover_finish(struct store *s)
