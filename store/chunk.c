@@ -306,6 +306,30 @@ void chunk_put(struct chunk_table *t, struct chunk *c)
 	pthread_mutex_unlock(&t->lock);
 }
 
+int chunk_hold_at(struct chunk_table *t, uint64_t id, struct segment_loc loc, struct chunk **ret)
+{
+	struct chunk *c;
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	c = find_id(t, id);
+	if (c && (c->state != CHUNK_LIVE || !chunk_is_at(c, loc)))
+		c = NULL;
+	if (c && (!c->persisted || c->flight))
+		r = -EBUSY;
+	if (c && !r)
+		c->refs_mem++;
+	pthread_mutex_unlock(&t->lock);
+	if (!r)
+		*ret = c;
+	return r;
+}
+
+void chunk_move(struct chunk *c, struct segment_loc loc)
+{
+	__atomic_store(&c->loc, &loc, __ATOMIC_RELEASE);
+}
+
 struct chunk *chunk_add(struct chunk_table *t, const struct record_info *info,
 			struct segment_loc loc)
 {
@@ -453,7 +477,7 @@ void chunk_db_row(struct chunk_table *t, uint64_t id, struct meta_chunk *ret)
 
 	pthread_mutex_lock(&t->lock);
 	c = find_id(t, id);
-	*ret = (struct meta_chunk){ .info = c->info, .loc = c->loc, .refs = c->refs_db };
+	*ret = (struct meta_chunk){ .info = c->info, .loc = chunk_loc(c), .refs = c->refs_db };
 	pthread_mutex_unlock(&t->lock);
 }
 

@@ -31,7 +31,8 @@ enum chunk_state { CHUNK_LIVE, CHUNK_DEAD, CHUNK_REAPED };
 
 struct chunk {
 	struct record_info info; /* constant */
-	struct segment_loc loc;  /* constant */
+	/* Read with chunk_loc(): chunk_move() changes it. */
+	_Alignas(8) struct segment_loc loc;
 	/* guarded by the table's lock from here on */
 	uint32_t refs_db, refs_mem;
 	uint8_t state;
@@ -68,6 +69,32 @@ uint64_t chunk_next_id(struct chunk_table *t); /* takes one */
 /* The chunk with a reference in memory; NULL when unknown. */
 struct chunk *chunk_get(struct chunk_table *t, uint64_t id);
 void chunk_put(struct chunk_table *t, struct chunk *c);
+
+/* Where its record is. By the time it is read the chunk may have moved, and the segment may be gone: what
+ * cannot be read there is to be looked for again where chunk_loc() says then. */
+static inline struct segment_loc chunk_loc(const struct chunk *c)
+{
+	struct segment_loc loc;
+
+	__atomic_load(&c->loc, &loc, __ATOMIC_ACQUIRE);
+	return loc;
+}
+
+static inline bool chunk_is_at(const struct chunk *c, struct segment_loc loc)
+{
+	struct segment_loc now = chunk_loc(c);
+
+	return now.segment == loc.segment && now.offset == loc.offset;
+}
+
+/*
+ * For compaction. The chunk of a record that was found at loc, with a reference; NULL when the record is
+ * dead: the chunk is, or it is elsewhere. -EBUSY: it lives and may not be moved yet, as no committed row
+ * says where it is.
+ */
+int chunk_hold_at(struct chunk_table *t, uint64_t id, struct segment_loc loc, struct chunk **ret);
+/* Its record is at loc from now on, as its committed row says. The caller has a reference. */
+void chunk_move(struct chunk *c, struct segment_loc loc);
 /* A chunk just appended, with one reference in memory. NULL when out of memory. */
 struct chunk *chunk_add(struct chunk_table *t, const struct record_info *info,
 			struct segment_loc loc);

@@ -15,7 +15,9 @@
 #include <string.h>
 
 struct search {
+	struct store *s;
 	const char *data; /* of the cuts */
+	char *encoded;    /* CHUNK_MAX bytes */
 	char *raw;        /* CHUNK_MAX bytes to decode to */
 };
 
@@ -34,21 +36,31 @@ static bool equal(const struct chunk *c, const void *payload, const char *data, 
 	return !memcmp(payload, data, info->raw_len);
 }
 
+/* One candidate, now. encoded and raw: CHUNK_MAX bytes each. */
+static bool is_same(struct store *s, struct chunk *c, const char *data, char *encoded, char *raw)
+{
+	struct segment_loc loc;
+	int r = 0;
+
+	if (!warm_get(s->chunks, c, encoded))
+		do {
+			loc = chunk_loc(c);
+			r = segset_read(s->segs, loc, &c->info, encoded);
+		} while (r && !chunk_is_at(c, loc));
+	return !r && equal(c, encoded, data, raw);
+}
+
 static int on_candidate(void *arg, const struct segset_read_req *req, const void *payload, int err)
 {
 	const struct search *q = arg;
 	struct cut *cut = req->user;
+	const char *data = q->data + cut->at;
 
-	cut->same = !err && equal(cut->chunk, payload, q->data + cut->at, q->raw);
+	if (err && !chunk_is_at(cut->chunk, req->loc)) /* compaction has moved it */
+		cut->same = is_same(q->s, cut->chunk, data, q->encoded, q->raw);
+	else
+		cut->same = !err && equal(cut->chunk, payload, data, q->raw);
 	return 0;
-}
-
-/* One candidate, now. encoded and raw: CHUNK_MAX bytes each. */
-static bool is_same(struct store *s, struct chunk *c, const char *data, char *encoded, char *raw)
-{
-	if (!warm_get(s->chunks, c, encoded) && segset_read(s->segs, c->loc, &c->info, encoded))
-		return false;
-	return equal(c, encoded, data, raw);
 }
 
 static const char *const scopes[DEDUP_SCOPES] = { "owner", "store", "none" };
@@ -90,7 +102,7 @@ static struct chunk *candidate(struct store *s, uint32_t tenant, const struct cu
 void dedup_first(struct store *s, uint32_t tenant, struct cut *cut, size_t n, const char *data,
 		 char *scratch)
 {
-	struct search q = { data, scratch + CHUNK_MAX };
+	struct search q = { s, data, scratch, scratch + CHUNK_MAX };
 	struct segset_read_req *req = calloc(n + 1, sizeof(*req));
 	size_t reqs = 0;
 
@@ -102,7 +114,7 @@ void dedup_first(struct store *s, uint32_t tenant, struct cut *cut, size_t n, co
 		if (!c)
 			continue;
 		if (req && !c->warm) /* a hint; is_same looks under the lock */
-			req[reqs++] = (struct segset_read_req){ c->loc, &c->info, &cut[i] };
+			req[reqs++] = (struct segset_read_req){ chunk_loc(c), &c->info, &cut[i] };
 		else
 			cut[i].same = is_same(s, c, data + cut[i].at, scratch, q.raw);
 	}

@@ -47,12 +47,14 @@ struct fetch {
 
 static void report_damage(struct object *o, const struct piece *p, int err)
 {
+	struct segment_loc loc = chunk_loc(p->chunk);
+
 	atomic_fetch_add(&o->store->damaged_total, 1);
 	store_log(o->store, LOG_ERR,
 		  "inode %" PRIu64 ": bytes %" PRIu64 " to %" PRIu64 ": chunk %" PRIu64
 		  " in segment %08x at %" PRIu64 " is damaged (%s): reads give EIO",
-		  o->ino, p->off, p->off + p->len, p->chunk->info.chunk_id, p->chunk->loc.segment,
-		  (uint64_t)p->chunk->loc.offset * RECORD_ALIGN, strerror(-err));
+		  o->ino, p->off, p->off + p->len, p->chunk->info.chunk_id, loc.segment,
+		  (uint64_t)loc.offset * RECORD_ALIGN, strerror(-err));
 }
 
 /* ---- memory ---- */
@@ -138,6 +140,9 @@ static int on_payload(void *arg, const struct segset_read_req *req, const void *
 	struct fetch *f = arg;
 	struct piece *p = req->user;
 
+	/* Compaction has moved it: take_rest() reads it where it is now. */
+	if (err && !chunk_is_at(p->chunk, req->loc))
+		return 0;
 	if (!err)
 		err = take(f, p, payload, f->holds);
 	if (err == -EBADMSG || err == -EIO) {
@@ -244,7 +249,7 @@ int fetch_begin(struct object *o, uint64_t off, size_t len, struct fetch *before
 
 		if (!c->warm)
 			f->req[f->reqs++] =
-				(struct segset_read_req){ c->loc, &c->info, &f->piece[i] };
+				(struct segset_read_req){ chunk_loc(c), &c->info, &f->piece[i] };
 	}
 	if (!r && f->reqs) {
 		qsort(f->req, f->reqs, sizeof(*f->req), segset_by_location);
@@ -265,8 +270,8 @@ void fetch_wait(struct fetch *f)
 		segset_read_wait(f->read);
 }
 
-/* What was warm at the beginning: from there, or from the device if it is not any more; and what the
- * fetch before this one could not hand on. */
+/* What was warm at the beginning: from there, or from the device if it is not any more; what the
+ * fetch before this one could not hand on; and what has moved since it was asked for. */
 static int take_rest(struct fetch *f)
 {
 	struct segset_read_req req;
@@ -278,8 +283,10 @@ static int take_rest(struct fetch *f)
 
 		if (p->at || take_warm(f, p))
 			continue;
-		req = (struct segset_read_req){ p->chunk->loc, &p->chunk->info, p };
-		r = segset_read_many(f->o->store->segs, &req, 1, on_payload, f);
+		do {
+			req = (struct segset_read_req){ chunk_loc(p->chunk), &p->chunk->info, p };
+			r = segset_read_many(f->o->store->segs, &req, 1, on_payload, f);
+		} while (!r && !p->at);
 	}
 	return r;
 }

@@ -65,6 +65,8 @@ uint64_t meta_row_count_inodes(struct meta *m);
  */
 int meta_put_chunk(struct meta_txn *t, const struct meta_chunk *c);      /* insert or replace */
 int meta_set_refs(struct meta_txn *t, uint64_t chunk_id, uint32_t refs); /* -ENOENT: no such row */
+/* Its record is there from now on; refs stay. -ENOENT: no such row. */
+int meta_move_chunk(struct meta_txn *t, uint64_t chunk_id, struct segment_loc to);
 int meta_del_chunk(struct meta_txn *t, uint64_t chunk_id);
 /* One that has a row keeps the larger number: it only grows. */
 int meta_put_segment(struct meta_txn *t, uint32_t n, uint64_t used);

@@ -46,6 +46,7 @@ static const char *const sql_text[META_SQL_COUNT] = {
 			  " stored, codec, params, refs)"
 			  " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
 	[SQL_SET_REFS] = "UPDATE chunks SET refs = ?2 WHERE id = ?1",
+	[SQL_MOVE_CHUNK] = "UPDATE chunks SET segment = ?2, offset = ?3 WHERE id = ?1",
 	[SQL_DEL_CHUNK] = "DELETE FROM chunks WHERE id = ?1",
 	[SQL_PUT_SEGMENT] = "INSERT INTO segments(n, used) VALUES(?1, ?2) ON CONFLICT(n)"
 			    " DO UPDATE SET used = max(used, excluded.used)",

@@ -375,6 +375,20 @@ int meta_set_refs(struct meta_txn *t, uint64_t chunk_id, uint32_t refs)
 	return r;
 }
 
+int meta_move_chunk(struct meta_txn *t, uint64_t chunk_id, struct segment_loc to)
+{
+	sqlite3_stmt *st = statement(t, SQL_MOVE_CHUNK);
+	int r;
+
+	sqlite3_bind_int64(st, 1, (int64_t)chunk_id);
+	sqlite3_bind_int64(st, 2, to.segment);
+	sqlite3_bind_int64(st, 3, (int64_t)to.offset * RECORD_ALIGN);
+	r = run(t, st);
+	if (r == 0 && sqlite3_changes(t->meta->writer.db) == 0)
+		r = -ENOENT;
+	return r;
+}
+
 int meta_del_chunk(struct meta_txn *t, uint64_t chunk_id)
 {
 	return delete_row(t, SQL_DEL_CHUNK, chunk_id);

@@ -348,11 +348,36 @@ static void free_bytes(struct store *s, struct chunk **c, size_t n)
 	}
 }
 
+/* reap_lock held. */
+static int reap(struct store *s, struct chunk **c, size_t max)
+{
+	struct meta_txn *t;
+	size_t n;
+	/* The writer's lock first: no transaction that may yet be taken back is under way. */
+	int r = meta_txn_begin(s->meta, s, &t);
+
+	if (r)
+		return r;
+	n = chunk_reap(s->chunks, c, max);
+	if (!n) {
+		meta_txn_abort(t);
+		return 0;
+	}
+	r = delete_rows(s, t, c, n);
+	if (r)
+		for (size_t i = 0; i < n; i++)
+			seglive_add(s, c[i]->loc.segment,
+				    (int64_t)record_size(c[i]->info.stored_len));
+	else
+		free_bytes(s, c, n);
+	chunk_reap_done(s->chunks, c, n, !r);
+	space_refresh(s);
+	return r ? r : (int)n;
+}
+
 int reap_dead(struct store *s, size_t max)
 {
 	struct chunk **c;
-	struct meta_txn *t;
-	size_t n;
 	int r;
 
 	/* A segment may hold chunks that have not been loaded yet. */
@@ -361,28 +386,12 @@ int reap_dead(struct store *s, size_t max)
 	c = calloc(max, sizeof(*c));
 	if (!c)
 		return -ENOMEM;
-	/* The writer's lock first: no transaction that may yet be taken back is under way. */
-	r = meta_txn_begin(s->meta, s, &t);
-	if (r) {
-		free(c);
-		return r;
-	}
-	n = chunk_reap(s->chunks, c, max);
-	if (!n)
-		meta_txn_abort(t);
-	if (n) {
-		r = delete_rows(s, t, c, n);
-		if (r)
-			for (size_t i = 0; i < n; i++)
-				seglive_add(s, c[i]->loc.segment,
-					    (int64_t)record_size(c[i]->info.stored_len));
-		else
-			free_bytes(s, c, n);
-		chunk_reap_done(s->chunks, c, n, !r);
-		space_refresh(s);
-	}
+	/* One at a time: what another has taken out of the live bytes may not be durably dead yet. */
+	pthread_mutex_lock(&s->reap_lock);
+	r = reap(s, c, max);
+	pthread_mutex_unlock(&s->reap_lock);
 	free(c);
-	return r ? r : (int)n;
+	return r;
 }
 
 /* ---- the thread ---- */

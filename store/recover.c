@@ -136,6 +136,7 @@ int j_put_image(struct object *o)
 
 static struct j_chunk chunk_record(const struct chunk *c)
 {
+	struct segment_loc loc = chunk_loc(c);
 	struct j_chunk j = {
 		.id = c->info.chunk_id,
 		.hash_lo = c->info.hash.lo,
@@ -143,8 +144,8 @@ static struct j_chunk chunk_record(const struct chunk *c)
 		.tenant = c->info.tenant,
 		.raw_len = c->info.raw_len,
 		.stored_len = c->info.stored_len,
-		.segment = c->loc.segment,
-		.offset = c->loc.offset,
+		.segment = loc.segment,
+		.offset = loc.offset,
 		.codec = c->info.codec,
 	};
 

@@ -10,9 +10,13 @@ struct seg_live {
 	UT_hash_handle hh;
 	uint32_t n;
 	uint64_t live;
-	uint64_t end; /* of the last record that was loaded */
-	bool touched; /* appended to since its row was written */
-	bool fresh;   /* has chunks that meta.db did not know when the store was opened */
+	uint64_t end;     /* of the last record that was loaded */
+	uint64_t held;    /* bytes its file occupied when gc.c looked; 0: it has not yet */
+	int64_t died_ms;  /* when a chunk of it died last */
+	int64_t retry_ms; /* not to be compacted before */
+	bool look;        /* its file may occupy less than that */
+	bool touched;     /* appended to since its row was written */
+	bool fresh;       /* has chunks that meta.db did not know when the store was opened */
 };
 
 /* seg_lock held. */
@@ -35,6 +39,7 @@ static struct seg_live *get(struct store *s, uint32_t segment)
 	if (!v)
 		return NULL;
 	v->n = segment;
+	v->look = true;
 	HASH_ADD(hh, s->seg_live, n, sizeof(v->n), v);
 	if (v->hh.tbl)
 		return v;
@@ -50,6 +55,10 @@ static struct seg_live *add(struct store *s, uint32_t segment, int64_t bytes)
 	if (v) {
 		v->live += (uint64_t)bytes;
 		v->touched |= bytes > 0;
+	}
+	if (v && bytes < 0) {
+		v->look = true;
+		v->died_ms = now_ms();
 	}
 	return v;
 }
@@ -169,6 +178,60 @@ void seglive_forget(struct store *s, uint32_t segment)
 	v = find(s, segment);
 	if (v)
 		drop(s, v);
+	pthread_mutex_unlock(&s->seg_lock);
+}
+
+size_t seglive_list(struct store *s, struct segment_use **ret)
+{
+	struct segment_use *u;
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->seg_lock);
+	u = calloc(HASH_COUNT(s->seg_live) + 1, sizeof(*u));
+	for (struct seg_live *v = s->seg_live; u && v; v = v->hh.next)
+		u[n++] = (struct segment_use){
+			.segment = v->n,
+			.look = v->look,
+			.live = v->live,
+			.held = v->held,
+			.died_ms = v->died_ms,
+			.retry_ms = v->retry_ms,
+		};
+	pthread_mutex_unlock(&s->seg_lock);
+	*ret = u;
+	return n;
+}
+
+void seglive_looked(struct store *s, uint32_t segment, uint64_t held)
+{
+	struct seg_live *v;
+
+	pthread_mutex_lock(&s->seg_lock);
+	v = find(s, segment);
+	if (v) {
+		v->held = held;
+		v->look = false;
+	}
+	pthread_mutex_unlock(&s->seg_lock);
+}
+
+void seglive_put_off(struct store *s, uint32_t segment, int64_t until_ms)
+{
+	struct seg_live *v;
+
+	pthread_mutex_lock(&s->seg_lock);
+	v = find(s, segment);
+	if (v)
+		v->retry_ms = until_ms;
+	pthread_mutex_unlock(&s->seg_lock);
+}
+
+void seglive_retry(struct store *s)
+{
+	pthread_mutex_lock(&s->seg_lock);
+	for (struct seg_live *v = s->seg_live; v; v = v->hh.next)
+		if (v->retry_ms != INT64_MAX)
+			v->retry_ms = 0;
 	pthread_mutex_unlock(&s->seg_lock);
 }
 

@@ -116,6 +116,10 @@ void segset_run_end(struct segset *s);
  */
 int segset_sync(struct segset *s);
 
+/* Leaves the active segment, makes it durable and gives what is unused of it back: the next append begins
+ * another. */
+int segset_seal(struct segset *s);
+
 /* As segset_sync without durability: the bytes have left this process. */
 int segset_flush(struct segset *s);
 
@@ -125,6 +129,8 @@ uint64_t segset_room(struct segset *s);
 uint32_t segset_active(struct segset *s);
 /* The next segment has at least this number: those below may have been in use before. */
 void segset_skip_to(struct segset *s, uint32_t next);
+/* Nothing is written to segment n any more, and all of it is durable. */
+bool segset_is_sealed(struct segset *s, uint32_t n);
 /* Bytes in use of segment number n: header, records and padding, as far as this process knows: 0
  * for one it did not write. */
 uint64_t segset_used(struct segset *s, uint32_t n);

@@ -120,6 +120,24 @@ int segset_sync(struct segset *s)
 	return rc;
 }
 
+int segset_seal(struct segset *s)
+{
+	int rc;
+
+	pthread_mutex_lock(&s->append_lock);
+	pthread_mutex_lock(&s->lock);
+	segment_retire(s);
+	pthread_mutex_unlock(&s->append_lock);
+	while (!(rc = s->error) && s->retired) {
+		if (s->syncing)
+			pthread_cond_wait(&s->changed, &s->lock);
+		else
+			lead_sync(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
 int segment_writer_open(struct segset *s)
 {
 	for (unsigned i = 0; i < SEGMENT_BUFFERS && !s->read_only; i++) {

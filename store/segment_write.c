@@ -265,6 +265,11 @@ uint64_t segset_used(struct segset *s, uint32_t n)
 	return used;
 }
 
+bool segset_is_sealed(struct segset *s, uint32_t n)
+{
+	return !segment_is_busy(s, n);
+}
+
 bool segment_is_busy(struct segset *s, uint32_t n)
 {
 	bool busy;

@@ -11,14 +11,20 @@
 
 #define STALE_MS 100
 
-static uint64_t ask(struct store *s)
+/* What could be written. */
+static uint64_t available(struct store *s)
 {
 	struct statvfs v;
-	uint64_t avail;
 
 	if (fstatvfs(s->dir_fd, &v))
 		return 0;
-	avail = (uint64_t)v.f_bavail * v.f_frsize + segset_room(s->segs);
+	return (uint64_t)v.f_bavail * v.f_frsize + segset_room(s->segs);
+}
+
+static uint64_t ask(struct store *s)
+{
+	uint64_t avail = available(s);
+
 	return avail > s->slack ? avail - s->slack : 0;
 }
 
@@ -51,6 +57,12 @@ uint64_t space_free(struct store *s)
 	return free_bytes > dirty ? free_bytes - dirty : 0;
 }
 
+/* What is dirty may need its room and a segment to be preallocated meanwhile. */
+bool space_for_copy(struct store *s, uint64_t bytes)
+{
+	return available(s) >= atomic_load(&s->dirty_bytes) + bytes + s->slack / 2;
+}
+
 static bool fits(struct store *s, uint64_t len, bool fresh)
 {
 	uint64_t need = atomic_load(&s->dirty_bytes) + len;
@@ -72,7 +84,10 @@ int space_reserve(struct store *s, uint64_t len)
 	/* What nothing refers to any more may be all it takes. */
 	while (chunk_any_dead(s->chunks) && reap_dead(s, 1024) > 0)
 		;
-	return fits(s, len, true) ? 0 : -ENOSPC;
+	if (fits(s, len, true))
+		return 0;
+	gc_wake(s);
+	return -ENOSPC;
 }
 
 /* Blocks of 4 KiB of so many of the file system's own, with what the active segment has room for and

@@ -268,7 +268,8 @@ static int open_segments(struct store *s, struct store_error *err)
 		r = segset_open(&o, &s->segs);
 	if (r)
 		return fail(err, r, "%s/segments: cannot be opened: %s", s->path, strerror(-r));
-	/* Metadata, padding of flushes, and one segment that is being preallocated. */
+	/* Metadata, padding of flushes, one segment that is being preallocated, and one that compaction copies
+	 * before it can remove what it has copied. */
 	s->slack = o.segment_size * 2 + 4 * MIB;
 	return 0;
 }
@@ -420,6 +421,7 @@ static struct store *store_new(const struct store_options *opt)
 	pthread_mutex_init(&s->space_lock, NULL);
 	pthread_mutex_init(&s->seg_lock, NULL);
 	pthread_mutex_init(&s->rate_lock, NULL);
+	pthread_mutex_init(&s->reap_lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&s->tier_wake, &attr);
@@ -491,6 +493,8 @@ int store_start(struct store *s)
 	if (!r)
 		r = loader_start(s);
 	if (!r)
+		r = gc_start(s);
+	if (!r)
 		r = tier_start(s);
 	s->started = !r;
 	return r;
@@ -519,6 +523,7 @@ void store_close(struct store *s, bool clean)
 {
 	if (!s)
 		return;
+	gc_stop(s);
 	if (s->started)
 		tier_stop(s);
 	fill_stop(s);
@@ -547,6 +552,7 @@ void store_close(struct store *s, bool clean)
 	pthread_mutex_destroy(&s->space_lock);
 	pthread_mutex_destroy(&s->seg_lock);
 	pthread_mutex_destroy(&s->rate_lock);
+	pthread_mutex_destroy(&s->reap_lock);
 	pthread_cond_destroy(&s->tier_wake);
 	free(s->path);
 	free(s->rundir);
@@ -607,6 +613,7 @@ void store_status(struct store *s, struct store_status *ret)
 		.own_tmpfs = s->own_tmpfs,
 		.read_only = s->read_only,
 	};
+	gc_status(s, &ret->gc);
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", meta_uuid(s->meta));
 	meta_totals(s->meta, &ret->logical_bytes, &files);
 	ret->cold.files = files;

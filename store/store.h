@@ -129,6 +129,17 @@ struct store_tier {
 	uint64_t files;  /* hot: images; warm: files wholly warm is not tracked: always 0 */
 };
 
+struct store_gc_status {
+	uint64_t dead_bytes;        /* that segments occupy for nothing, as of a second ago */
+	uint64_t moved_bytes_total; /* counters since mount: of records that were copied */
+	uint64_t freed_bytes_total; /* of segments compacted or empty, before the copies */
+	uint64_t segments_total;    /* compacted */
+	uint64_t left_segments;     /* to be compacted yet, of what is worth it now */
+	uint64_t left_bytes;        /* to be copied for it */
+	uint64_t asked, done;       /* calls of store_gc(), and how many have been carried out */
+	int error;                  /* of the last of them: negative errno, 0 */
+};
+
 struct store_status {
 	const char *path;
 	const char *rundir;
@@ -145,6 +156,7 @@ struct store_status {
 	} index;
 	bool loaded; /* false: chunks are still being read from meta.db, so there are more */
 	uint64_t segments;
+	struct store_gc_status gc;
 	uint64_t dirty_bytes;         /* in images, not yet in a segment */
 	uint64_t unsettled_bytes;     /* of them, those of files that have a name */
 	uint64_t pinned_bytes;        /* of images that openers or mappings hold */
@@ -163,6 +175,14 @@ struct store_status {
 	bool read_only;
 };
 void store_status(struct store *s, struct store_status *ret);
+
+/*
+ * Asks for compaction now, of every segment with an eighth of dead bytes, as fast as the device can; it goes
+ * on in the background at leisure without being asked. Returns at once: it is carried out when
+ * store_gc_status.done has reached what asked was afterwards. What has been deleted is to be committed
+ * before. -EROFS.
+ */
+int store_gc(struct store *s);
 
 /* Free space of the file system under the store, for statfs(2), less what dirty bytes have
  * reserved. */

@@ -8,7 +8,8 @@
  *   object.mu            the object's fields and block maps
  *   store.objects_lock   the table and the lists of objects
  *   chunk table, journal, space: leaves
- * The lock of the metadata writer is taken before object.mu and never while it is held.
+ * The lock of the metadata writer is taken before object.mu and never while it is held; reap_lock before
+ * that.
  */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
@@ -122,6 +123,7 @@ struct object {
 };
 
 struct fill_pool;
+struct gc;
 struct loader;
 struct undo;
 struct found;
@@ -150,6 +152,7 @@ struct store {
 	struct segset *segs;
 	struct chunk_table *chunks;
 	struct loader *loader;
+	struct gc *gc;
 	uint32_t found_segments; /* the highest number there was at the open */
 	struct journal *journal;
 	struct scratch *scratch;
@@ -179,6 +182,8 @@ struct store {
 	atomic_uint_fast64_t granted_bytes; /* store_grant() */
 	atomic_uint_fast64_t room_wanted;   /* bytes the next grant needs free; 0 */
 	atomic_uint_fast64_t backed_bytes;
+
+	pthread_mutex_t reap_lock; /* a reap; before the lock of the metadata writer */
 
 	/* segments: live bytes, seglive.c */
 	pthread_mutex_t seg_lock;
@@ -230,6 +235,8 @@ void rundir_measure(struct store *s);
 int space_reserve(struct store *s, uint64_t len);
 void space_refresh(struct store *s); /* something was freed or written: ask the file system again */
 uint64_t space_free(struct store *s);
+/* Room for a copy of so many bytes, at most a segment: that is what a part of the slack is kept for. */
+bool space_for_copy(struct store *s, uint64_t bytes);
 
 /* ---- pool.c: the budget of the hot tier ---- */
 uint64_t pool_used(struct store *s);
@@ -240,6 +247,13 @@ int tier_start(struct store *s);
 void tier_stop(struct store *s);
 /* Deletes the rows of dead chunks durably and gives their bytes back. Returns chunks done. */
 int reap_dead(struct store *s, size_t max);
+
+/* ---- gc.c: compaction ---- */
+int gc_start(struct store *s);
+void gc_stop(struct store *s);
+/* Space is wanted. */
+void gc_wake(struct store *s);
+void gc_status(struct store *s, struct store_gc_status *ret);
 
 /* ---- loader.c: the chunk table, from meta.db ---- */
 /* What fits in about a second, before the store is open. */
@@ -269,6 +283,20 @@ uint32_t seglive_highest(struct store *s); /* number of the last one ever heard 
 size_t seglive_count(struct store *s);
 bool seglive_gone(struct store *s, uint32_t segment);
 void seglive_forget(struct store *s, uint32_t segment);
+/* What gc.c chooses by. */
+struct segment_use {
+	uint32_t segment;
+	bool look;     /* held is to be found out */
+	uint64_t live; /* bytes of records */
+	uint64_t held; /* bytes of its file */
+	int64_t died_ms, retry_ms;
+};
+/* All there are, to be freed; NULL when out of memory. */
+size_t seglive_list(struct store *s, struct segment_use **ret);
+void seglive_looked(struct store *s, uint32_t segment, uint64_t held);
+/* INT64_MAX: until the next mount. */
+void seglive_put_off(struct store *s, uint32_t segment, int64_t until_ms);
+void seglive_retry(struct store *s); /* all others now */
 void seglive_free(struct store *s);
 
 /* ---- image.c: the image file; object.mu held unless said otherwise ---- */
