@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * control: tier, stored, idle_for and load_us to be read; pin, codec, layout, evict and prefetch to be set. On a
- * directory they mean the regular files below it that are the caller's to see, or to set.
+ * directory they mean the regular files below it that are the caller's to see, or to set. And gc, of the root.
  */
 #include "fs/control.h"
 
@@ -487,6 +487,14 @@ int control_remove(struct caller *c, struct inode *i, const char *name)
 	return strcmp(name, "layout") ? -EPERM : set_layout(c, i, &none);
 }
 
+/* ---- gc ---- */
+
+/* Of the root alone, for it is the whole store. */
+static int gc(struct caller *c, struct inode *i)
+{
+	return i->ino == INO_ROOT && owns(c, i) ? store_gc(req_fs(c->req)->store) : -EPERM;
+}
+
 /* ---- setting ---- */
 
 /* A shell may add a newline, a program a NUL. */
@@ -533,6 +541,8 @@ int control_set(struct caller *c, struct inode *i, const char *name, const char 
 	}
 	if (!strcmp(name, "layout"))
 		return parse_layout(c, i, value, len);
+	if (!strcmp(name, "gc"))
+		return is_word(value, len, "1") ? gc(c, i) : -EINVAL;
 	if (!strcmp(name, "codec"))
 		for (unsigned k = 0; k < CODEC_CHOICES; k++)
 			if (is_word(value, len, codec_choice_name(k)))

@@ -65,6 +65,7 @@ static void sizes(FILE *f, const struct fs_status *st)
 	gauge(f, "chunks", "Distinct chunks.", s->chunks);
 	gauge(f, "chunks_loaded", "0: more chunks are still being read from meta.db.", s->loaded);
 	gauge(f, "segments", "Segment files.", s->segments);
+	gauge(f, "dead_bytes", "Bytes that segments occupy and nothing uses.", s->gc.dead_bytes);
 	gauge(f, "index_bytes", "Memory of the dedup index.", s->index.bytes);
 	gauge(f, "index_budget_bytes", "Memory it may take.", s->index.budget);
 	gauge(f, "index_entries", "Chunks that dedup finds.", s->index.entries);
@@ -85,6 +86,12 @@ static void counters(FILE *f, const struct fs_status *st)
 	counter(f, "damaged_reads_total", "Reads answered EIO for damage since mount.",
 		s->damaged_reads_total);
 	counter(f, "evicted_files_total", "Files evicted since mount.", s->evicted_files_total);
+	counter(f, "gc_moved_bytes_total", "Bytes copied by compaction since mount.",
+		s->gc.moved_bytes_total);
+	counter(f, "gc_freed_bytes_total",
+		"Bytes of segments removed by compaction since mount, those copied among them.",
+		s->gc.freed_bytes_total);
+	counter(f, "gc_segments_total", "Segments compacted since mount.", s->gc.segments_total);
 	head(f, "requests_total", "counter", "Requests of the kernel by operation.");
 	for (int k = 0; k < REQ_COUNT; k++)
 		fprintf(f, "kvfs_requests_total{op=\"%s\"} %" PRIu64 "\n",

@@ -160,6 +160,22 @@ static void set_bytes(json_t *j, const struct fs_status *st)
 	set_count(j, "index_entries", s->index.entries);
 }
 
+static json_t *gc_json(const struct store_gc_status *g)
+{
+	json_t *j = json_object();
+
+	set_count(j, "dead_bytes", g->dead_bytes);
+	set_count(j, "moved_bytes_total", g->moved_bytes_total);
+	set_count(j, "freed_bytes_total", g->freed_bytes_total);
+	set_count(j, "segments_total", g->segments_total);
+	set_count(j, "left_segments", g->left_segments);
+	set_count(j, "left_bytes", g->left_bytes);
+	set_count(j, "asked", g->asked);
+	set_count(j, "done", g->done);
+	set_text(j, "error", g->error ? strerror(-g->error) : "");
+	return j;
+}
+
 static void set_counters(json_t *j, const struct fs_status *st)
 {
 	json_t *requests = json_object();
@@ -178,6 +194,7 @@ static void set_counters(json_t *j, const struct fs_status *st)
 	for (int k = 0; k < REQ_COUNT; k++)
 		set_count(requests, request_name((enum request)k), st->requests[k]);
 	json_object_set_new(j, "requests", requests);
+	json_object_set_new(j, "gc", gc_json(&st->store.gc));
 }
 
 char *fs_status_json(struct fs *fs)

@@ -133,6 +133,8 @@ static void print_status(const json_t *s)
 	       (unsigned long)number(s, "chunks"));
 	if (!yes(s, "chunks_loaded"))
 		puts("chunks are still being read: unique and stored grow, dedup finds a part");
+	printf("segments %lu, dead bytes in them %s\n", (unsigned long)number(s, "segments"),
+	       bytes(json_object_get(s, "gc"), "dead_bytes", a));
 	printf("dirty %s, unsettled %s in %lu files, pinned by openers %s\n",
 	       bytes(s, "dirty_bytes", a), bytes(s, "unsettled_bytes", b),
 	       (unsigned long)number(s, "unsettled_files"), bytes(s, "pinned_bytes", c));

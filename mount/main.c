@@ -17,6 +17,7 @@ static const struct command {
 	{ "status", cmd_status, "show what a mount holds, where, and what it costs" },
 	{ "evict", cmd_evict, "free the memory that files and sessions take" },
 	{ "prefetch", cmd_prefetch, "bring files and sessions into memory" },
+	{ "gc", cmd_gc, "give the space of deleted files back now" },
 	{ "analyze", cmd_analyze, "say what a store would make of ordinary files" },
 	{ "fsck", cmd_fsck, "check a store that is not mounted, and repair it" },
 	{ "gpu-check", cmd_gpu_check, "let a GPU read files in place and compare" },

@@ -34,6 +34,7 @@ int cmd_umount(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_evict(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
+int cmd_gc(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 int cmd_fsck(int argc, char **argv);
 int cmd_gpu_check(int argc, char **argv);
@@ -200,6 +201,7 @@ int control_status_text(const char *point, char **ret);
  */
 struct progress {
 	const char *verb; /* "evicting" */
+	const char *unit; /* "files", unless set after the begin */
 	bool shown;       /* stderr is a terminal and nobody asked for quiet */
 	bool drawn;
 	uint64_t files, bytes;             /* done */

@@ -24,6 +24,7 @@ void progress_begin(struct progress *p, const char *verb, bool quiet)
 {
 	*p = (struct progress){
 		.verb = verb,
+		.unit = "files",
 		.shown = !quiet && isatty(STDERR_FILENO),
 		.started = now(),
 	};
@@ -37,13 +38,13 @@ static void progress_draw(struct progress *p, double t)
 	size_format(p->bytes, done);
 	/* "\33[K": what the last line had more. */
 	if (p->total_files)
-		fprintf(stderr, "\r%s %s %lu of %lu files, %s of %s, %s/s\33[K", p->verb,
+		fprintf(stderr, "\r%s %s %lu of %lu %s, %s of %s, %s/s\33[K", p->verb,
 			bar_format(p->bytes, p->total_bytes, bar), (unsigned long)p->files,
-			(unsigned long)p->total_files, done, size_format(p->total_bytes, whole),
-			rate);
+			(unsigned long)p->total_files, p->unit, done,
+			size_format(p->total_bytes, whole), rate);
 	else
-		fprintf(stderr, "\r%s %lu files, %s, %s/s\33[K", p->verb, (unsigned long)p->files,
-			done, rate);
+		fprintf(stderr, "\r%s %lu %s, %s, %s/s\33[K", p->verb, (unsigned long)p->files,
+			p->unit, done, rate);
 	fflush(stderr);
 	p->drawn = true;
 	p->last = t;

@@ -20,7 +20,7 @@ _kvfs() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'mount umount status evict prefetch analyze fsck gpu-check --help --version' \
+		COMPREPLY=($(compgen -W 'mount umount status evict prefetch gc analyze fsck gpu-check --help --version' \
 			-- "$cur"))
 		return
 	fi
@@ -34,10 +34,11 @@ _kvfs() {
 	status:-*) COMPREPLY=($(compgen -W '--json --help' -- "$cur")) ;;
 	evict:-*) COMPREPLY=($(compgen -W '--to --quiet --json --help' -- "$cur")) ;;
 	prefetch:-*) COMPREPLY=($(compgen -W '--quiet --json --help' -- "$cur")) ;;
+	gc:-*) COMPREPLY=($(compgen -W '--quiet --json --help' -- "$cur")) ;;
 	analyze:-*) COMPREPLY=($(compgen -W '--quiet --json --help' -- "$cur")) ;;
 	fsck:-*) COMPREPLY=($(compgen -W '--repair --deep --quiet --json --help' -- "$cur")) ;;
 	gpu-check:-*) COMPREPLY=($(compgen -W '--device --help' -- "$cur")) ;;
-	umount:* | status:*) COMPREPLY=($(compgen -W "$(_kvfs_mountpoints)" -- "$cur")) ;;
+	umount:* | status:* | gc:*) COMPREPLY=($(compgen -W "$(_kvfs_mountpoints)" -- "$cur")) ;;
 	mount:* | fsck:*)
 		compopt -o filenames
 		COMPREPLY=($(compgen -d -- "$cur")) ;;
