@@ -103,6 +103,15 @@ static int add_ref(struct meta_txn *t, uint64_t chunk, int delta)
 	return 0;
 }
 
+/* A count that is wrong already, or of a chunk that has no row, keeps nobody from removing what named it, or nothing
+ * would be committed any more: it is for fsck. */
+static int drop_ref(struct meta_txn *t, uint64_t chunk)
+{
+	int r = add_ref(t, chunk, -1);
+
+	return r == -EUCLEAN ? 0 : r;
+}
+
 struct touched {
 	uint64_t chunk;
 	bool is_new;
@@ -172,7 +181,7 @@ static int move_refs(struct meta_txn *t, const struct extmap *from, const struct
 	for (size_t i = head; i < to->n - tail && !r; i++)
 		r = add_ref(t, to->e[i].chunk, 1);
 	for (size_t i = head; i < from->n - tail && !r; i++)
-		r = add_ref(t, from->e[i].chunk, -1);
+		r = drop_ref(t, from->e[i].chunk);
 	return r;
 }
 

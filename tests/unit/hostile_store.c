@@ -224,3 +224,29 @@ Test(hostile_store, counters_that_are_no_sums)
 	store_close(s, true);
 	folder_open(options);
 }
+
+/* What is removed is removed, and what else there is to commit with it is committed. */
+static void removable(const char *sql)
+{
+	struct meta_inode none;
+	struct meta_txn *t;
+
+	by_hand(sql);
+	folder_open(options);
+	cr_assert_eq(meta_begin(s, &t), 0);
+	cr_assert_eq(meta_del_inode(t, 100), 0);
+	cr_assert_eq(meta_commit(t, true), 0);
+	cr_assert_eq(meta_get_inode(s, 100, &none), -ENOENT);
+	store_close(s, true);
+	s = NULL;
+}
+
+Test(hostile_store, a_file_whose_chunks_have_no_rows)
+{
+	removable("DELETE FROM chunks");
+}
+
+Test(hostile_store, a_file_whose_chunks_nobody_counts)
+{
+	removable("UPDATE chunks SET refs = 0");
+}
