@@ -98,6 +98,21 @@ static void counters(FILE *f, const struct fs_status *st)
 			request_name((enum request)k), st->requests[k]);
 }
 
+static void scrub(FILE *f, const struct scrub_status *s)
+{
+	gauge(f, "scrub_rate_bytes", "Bytes a second that the scrub may read; 0: off.", s->rate);
+	ratio(f, "scrub_progress_ratio", "Part of the scrub's pass that is done; 1: none runs.",
+	      status_scrubbed(s));
+	gauge(f, "scrub_pass_began_seconds", "When the last pass began, since 1970; 0: never.",
+	      (uint64_t)s->began);
+	gauge(f, "scrub_pass_ended_seconds", "When the last whole pass ended, likewise.",
+	      (uint64_t)s->ended);
+	counter(f, "scrub_bytes_total", "Bytes the scrub has read since mount.", s->bytes_total);
+	counter(f, "scrub_chunks_total", "Chunks likewise.", s->chunks_total);
+	counter(f, "scrub_damaged_total", "Damaged chunks the scrub has found since mount.",
+		s->damaged_total);
+}
+
 static void state(FILE *f, const struct fs_status *st)
 {
 	gauge(f, "uptime_seconds", "Time since mount.", st->uptime_s);
@@ -123,6 +138,7 @@ char *fs_metrics_text(struct fs *fs)
 	state(f, &st);
 	tiers(f, &st.store);
 	sizes(f, &st);
+	scrub(f, &st.store.scrub);
 	counters(f, &st);
 	if (fclose(f)) {
 		free(text);

@@ -176,6 +176,27 @@ static json_t *gc_json(const struct store_gc_status *g)
 	return j;
 }
 
+double status_scrubbed(const struct scrub_status *s)
+{
+	return s->next <= s->last ? (double)s->next / (double)s->last : 1.0;
+}
+
+static json_t *scrub_json(const struct scrub_status *s)
+{
+	json_t *j = json_object();
+
+	set_count(j, "rate", s->rate);
+	set_bool(j, "running", s->rate && s->next <= s->last);
+	json_object_set_new(j, "progress", json_real(status_scrubbed(s)));
+	set_count(j, "pass_began", (uint64_t)s->began);
+	set_count(j, "pass_ended", (uint64_t)s->ended);
+	set_count(j, "pass_damaged", s->pass_damaged);
+	set_count(j, "bytes_total", s->bytes_total);
+	set_count(j, "chunks_total", s->chunks_total);
+	set_count(j, "damaged_total", s->damaged_total);
+	return j;
+}
+
 static void set_counters(json_t *j, const struct fs_status *st)
 {
 	json_t *requests = json_object();
@@ -210,6 +231,7 @@ char *fs_status_json(struct fs *fs)
 	json_object_set_new(tiers, "cold", tier_json(&st.store.cold, true));
 	json_object_set_new(j, "tiers", tiers);
 	set_bytes(j, &st);
+	json_object_set_new(j, "scrub", scrub_json(&st.store.scrub));
 	set_counters(j, &st);
 	text = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	json_decref(j);

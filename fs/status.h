@@ -22,5 +22,7 @@ struct fs_status {
 void status_take(struct fs *fs, struct fs_status *ret);
 /* whole / part; 1 when there is nothing. */
 double status_ratio(uint64_t whole, uint64_t part);
+/* The part of the scrub's pass that is done; 1: none is under way. */
+double status_scrubbed(const struct scrub_status *s);
 
 #endif

@@ -81,6 +81,8 @@ static const struct argp argp = {
 	       "                   (default: auto)\n"
 	       "  dedup=SCOPE      whose files share content: owner, store, none\n"
 	       "                   (default: owner)\n"
+	       "  scrub=RATE       look for damage, so many bytes a second, or off\n"
+	       "                   (default: 50M)\n"
 	       "  nopassthrough    all reads and writes go through the daemon\n"
 	       "  allow_other      other users may enter\n"
 	       "  ro               read-only\n"

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct arguments {
@@ -113,6 +114,31 @@ static void print_tier(const json_t *tiers, const char *name, bool bars)
 	putchar('\n');
 }
 
+static void print_scrub(const json_t *scrub)
+{
+	char a[SIZE_TEXT], b[SIZE_TEXT], when[32] = "never";
+	time_t ended = (time_t)number(scrub, "pass_ended");
+	uint64_t damaged = number(scrub, "damaged_total");
+	struct tm tm;
+
+	if (!number(scrub, "rate")) {
+		puts("scrub off");
+		return;
+	}
+	if (ended && localtime_r(&ended, &tm))
+		strftime(when, sizeof(when), "%F %R", &tm);
+	printf("scrub ");
+	if (yes(scrub, "running"))
+		printf("%.0f %% done", 100 * json_number_value(json_object_get(scrub, "progress")));
+	else
+		printf("waits");
+	printf(", at most %s/s, %s since mount, last whole pass %s", bytes(scrub, "rate", a),
+	       bytes(scrub, "bytes_total", b), when);
+	if (damaged)
+		printf(", %lu DAMAGED chunks: see the log", (unsigned long)damaged);
+	putchar('\n');
+}
+
 static void print_status(const json_t *s)
 {
 	const json_t *tiers = json_object_get(s, "tiers");
@@ -135,6 +161,7 @@ static void print_status(const json_t *s)
 		puts("chunks are still being read: unique and stored grow, dedup finds a part");
 	printf("segments %lu, dead bytes in them %s\n", (unsigned long)number(s, "segments"),
 	       bytes(json_object_get(s, "gc"), "dead_bytes", a));
+	print_scrub(json_object_get(s, "scrub"));
 	printf("dirty %s, unsettled %s in %lu files, pinned by openers %s\n",
 	       bytes(s, "dirty_bytes", a), bytes(s, "unsettled_bytes", b),
 	       (unsigned long)number(s, "unsettled_files"), bytes(s, "pinned_bytes", c));

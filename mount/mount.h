@@ -70,6 +70,7 @@ int number_parse(const char *text, uint64_t min, uint64_t max, uint64_t *ret);
 struct mount_options {
 	uint64_t memory; /* of the machine: what a percentage is of, and the limit. Bytes */
 	uint64_t hot, warm, index; /* bytes; 0: the store's default */
+	uint64_t scrub;            /* bytes/s; 0: off */
 	unsigned idle_s, commit_s, open_wait_ms;
 	enum codec_choice codec;
 	enum dedup_scope dedup;

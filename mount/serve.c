@@ -43,6 +43,7 @@ static int server_open_store(struct server *s)
 		.hot_bytes = o->hot,
 		.warm_bytes = o->warm,
 		.index_bytes = o->index,
+		.scrub_rate = o->scrub,
 		.idle_s = o->idle_s,
 		.open_wait_ms = o->open_wait_ms,
 		.codec = o->codec,

@@ -27,6 +27,8 @@ struct ptable {
 
 #define TOMBSTONE ((struct chunk *)-1)
 
+#define WALK_IDS 1024u /* that one step of a walk looks at */
+
 struct chunk_table {
 	pthread_mutex_t lock;
 	struct ptable by_id;
@@ -377,6 +379,49 @@ struct chunk *chunk_find(struct chunk_table *t, uint32_t tenant, struct hash128 
 	}
 	pthread_mutex_unlock(&t->lock);
 	return found;
+}
+
+void chunk_unshare(struct chunk_table *t, struct chunk *c)
+{
+	pthread_mutex_lock(&t->lock);
+	index_remove(t->index, key_content(t, c), c->info.chunk_id);
+	pthread_mutex_unlock(&t->lock);
+}
+
+size_t chunk_walk(struct chunk_table *t, uint64_t from, uint64_t last, struct chunk **ret,
+		  size_t max, uint64_t bytes, uint64_t *ret_next)
+{
+	/* Ids may have large gaps, which are not gone over under the lock at once. */
+	uint64_t id = from, end = last - from < WALK_IDS ? last + 1 : from + WALK_IDS, sum = 0;
+	size_t n = 0;
+
+	if (from > last) {
+		*ret_next = from;
+		return 0;
+	}
+	pthread_mutex_lock(&t->lock);
+	for (; id < end && n < max && sum < bytes; id++) {
+		struct chunk *c = find_id(t, id);
+
+		if (!c || c->state != CHUNK_LIVE)
+			continue;
+		c->refs_mem++;
+		sum += c->info.stored_len;
+		ret[n++] = c;
+	}
+	pthread_mutex_unlock(&t->lock);
+	*ret_next = id;
+	return n;
+}
+
+uint64_t chunk_last_id(struct chunk_table *t)
+{
+	uint64_t last;
+
+	pthread_mutex_lock(&t->lock);
+	last = t->next_id - 1;
+	pthread_mutex_unlock(&t->lock);
+	return last;
 }
 
 int chunk_ref_map(struct chunk_table *t, const struct extmap *m)

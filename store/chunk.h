@@ -104,6 +104,16 @@ struct chunk *chunk_add(struct chunk_table *t, const struct record_info *info,
 struct chunk *chunk_find(struct chunk_table *t, uint32_t tenant, struct hash128 hash,
 			 uint32_t raw_len, struct chunk *prev);
 
+/* Dedup does not find it any more, until it is loaded again: its record is damaged, and what memory has
+ * of it must not hide that. */
+void chunk_unshare(struct chunk_table *t, struct chunk *c);
+
+/* Live chunks with ids from `from` to last, in their order and each with a reference: max at most, and no
+ * more once they have so many stored bytes. *ret_next: the id to go on with; above last, there are no more. */
+size_t chunk_walk(struct chunk_table *t, uint64_t from, uint64_t last, struct chunk **ret,
+		  size_t max, uint64_t bytes, uint64_t *ret_next);
+uint64_t chunk_last_id(struct chunk_table *t); /* the highest there has been; 0: none */
+
 /* References in memory of every extent of a map. -EUCLEAN: the map names an unknown chunk. */
 int chunk_ref_map(struct chunk_table *t, const struct extmap *m);
 void chunk_unref_map(struct chunk_table *t, const struct extmap *m); /* NULL is fine */

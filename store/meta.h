@@ -39,6 +39,9 @@ int meta_for_chunks(struct meta *m, uint64_t first, uint64_t last,
 		    int (*fn)(void *arg, const struct meta_chunk *c), void *arg);
 /* The lowest id at or above from, and the highest of all. -ENOENT: none at or above it. */
 int meta_next_chunk(struct meta *m, uint64_t from, uint64_t *ret, uint64_t *ret_max);
+/* The committed extents of every file that has some. */
+int meta_for_extents(struct meta *m, int (*fn)(void *arg, uint64_t ino, const struct extmap *map),
+		     void *arg);
 int meta_for_segments(struct meta *m, int (*fn)(void *arg, uint32_t n, uint64_t used), void *arg);
 /* The committed extents of a file; an empty map when it has none. -ENOENT: no such inode. */
 int meta_get_extents(struct meta *m, uint64_t ino, struct extmap **ret, uint64_t *ret_size);
@@ -71,6 +74,9 @@ int meta_del_chunk(struct meta_txn *t, uint64_t chunk_id);
 /* One that has a row keeps the larger number: it only grows. */
 int meta_put_segment(struct meta_txn *t, uint32_t n, uint64_t used);
 int meta_del_segment(struct meta_txn *t, uint32_t n);
+/* Where the scrub is: next, last, began and ended. Without a row they are 0. */
+int meta_put_scrub(struct meta_txn *t, const struct scrub_status *at);
+int meta_get_scrub(struct meta *m, struct scrub_status *ret);
 /* len 0 removes the row. */
 int meta_put_extents(struct meta_txn *t, uint64_t ino, const uint8_t *packed, size_t len);
 /* As meta_get_extents, but what this transaction has put counts already. */

@@ -56,6 +56,10 @@ static const char *const sql_text[META_SQL_COUNT] = {
 			     " ('max_dentry_id', ?5) ON CONFLICT(key) DO UPDATE"
 			     " SET value = excluded.value",
 	[SQL_BUMP_EPOCH] = "UPDATE meta SET value = value + 1 WHERE key = 'epoch'",
+	[SQL_ALL_EXTENTS] = "SELECT ino, packed FROM extents",
+	[SQL_PUT_SCRUB] = "INSERT INTO meta(key, value) VALUES('scrub_next', ?1),"
+			  " ('scrub_last', ?2), ('scrub_began', ?3), ('scrub_ended', ?4)"
+			  " ON CONFLICT(key) DO UPDATE SET value = excluded.value",
 };
 
 /* secure_delete: some distributions build SQLite with it fully on, which rewrites freed pages and

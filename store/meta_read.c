@@ -453,6 +453,71 @@ int meta_for_chunks(struct meta *m, uint64_t first, uint64_t last,
 	return r;
 }
 
+static int extents_row(sqlite3_stmt *st,
+		       int (*fn)(void *arg, uint64_t ino, const struct extmap *map), void *arg)
+{
+	const uint8_t *packed = sqlite3_column_blob(st, 1);
+	struct extmap *map;
+	uint64_t ino;
+	int r = extmap_decode(packed, (size_t)sqlite3_column_bytes(st, 1), &map);
+
+	if (r < 0)
+		return r;
+	r = column_u64(st, 0, &ino) ? fn(arg, ino, map) : -EUCLEAN;
+	extmap_unref(map);
+	return r;
+}
+
+int meta_for_extents(struct meta *m, int (*fn)(void *arg, uint64_t ino, const struct extmap *map),
+		     void *arg)
+{
+	struct query q;
+	int r = query_begin(m, SQL_ALL_EXTENTS, &q);
+
+	if (r < 0)
+		return r;
+	while ((r = query_step(&q)) == 1) {
+		r = extents_row(q.st, fn, arg);
+		if (r)
+			break;
+	}
+	query_end(&q);
+	return r;
+}
+
+static void load_scrub(sqlite3_stmt *st, struct scrub_status *at)
+{
+	const char *key = (const char *)sqlite3_column_text(st, 0);
+	int64_t value = sqlite3_column_int64(st, 1);
+
+	if (!key || value < 0)
+		return;
+	if (!strcmp(key, "scrub_next"))
+		at->next = (uint64_t)value;
+	else if (!strcmp(key, "scrub_last"))
+		at->last = (uint64_t)value;
+	else if (!strcmp(key, "scrub_began"))
+		at->began = value;
+	else if (!strcmp(key, "scrub_ended"))
+		at->ended = value;
+}
+
+int meta_get_scrub(struct meta *m, struct scrub_status *ret)
+{
+	struct scrub_status at = { 0 };
+	struct query q;
+	int r = query_begin(m, SQL_ALL_META, &q);
+
+	if (r < 0)
+		return r;
+	while ((r = query_step(&q)) == 1)
+		load_scrub(q.st, &at);
+	query_end(&q);
+	if (!r)
+		*ret = at;
+	return r;
+}
+
 int meta_for_segments(struct meta *m, int (*fn)(void *arg, uint32_t n, uint64_t used), void *arg)
 {
 	struct query q;

@@ -409,3 +409,14 @@ int meta_del_segment(struct meta_txn *t, uint32_t n)
 {
 	return delete_row(t, SQL_DEL_SEGMENT, n);
 }
+
+int meta_put_scrub(struct meta_txn *t, const struct scrub_status *at)
+{
+	sqlite3_stmt *st = statement(t, SQL_PUT_SCRUB);
+
+	sqlite3_bind_int64(st, 1, (int64_t)at->next);
+	sqlite3_bind_int64(st, 2, (int64_t)at->last);
+	sqlite3_bind_int64(st, 3, at->began);
+	sqlite3_bind_int64(st, 4, at->ended);
+	return run(t, st);
+}

@@ -497,6 +497,8 @@ int store_start(struct store *s)
 	if (!r)
 		r = tier_start(s);
 	s->started = !r;
+	if (!r)
+		r = scrub_start(s);
 	return r;
 }
 
@@ -524,6 +526,7 @@ void store_close(struct store *s, bool clean)
 	if (!s)
 		return;
 	gc_stop(s);
+	scrub_stop(s);
 	if (s->started)
 		tier_stop(s);
 	fill_stop(s);
@@ -615,6 +618,7 @@ void store_status(struct store *s, struct store_status *ret)
 	};
 	gc_status(s, &ret->gc);
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", meta_uuid(s->meta));
+	scrub_get_status(s, &ret->scrub);
 	meta_totals(s->meta, &ret->logical_bytes, &files);
 	ret->cold.files = files;
 }

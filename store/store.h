@@ -86,6 +86,7 @@ struct store_options {
 	uint64_t hot_bytes;    /* budget of the hot tier; 0: half of the machine's memory */
 	uint64_t warm_bytes;   /* budget of the warm tier; 0: an eighth of the machine's memory */
 	uint64_t index_bytes;  /* budget of the dedup index; 0: a sixty-fourth */
+	uint64_t scrub_rate;   /* bytes/s that a scrub reads; 0: none */
 	unsigned idle_s;       /* a hot file not used for so long goes warm */
 	unsigned open_wait_ms; /* an open may wait so long for its fill */
 	enum codec_choice codec;
@@ -140,6 +141,18 @@ struct store_gc_status {
 	int error;                  /* of the last of them: negative errno, 0 */
 };
 
+/* What reads the live chunks now and then and finds those that are damaged. */
+struct scrub_status {
+	uint64_t rate; /* bytes/s; 0: off */
+	uint64_t next,
+		last; /* ids of chunks: where the pass is, and its end; above that it is over */
+	int64_t began, ended;   /* of the last passes, seconds since 1970; 0: none */
+	uint64_t pass_damaged;  /* damaged chunks that the last pass has met since mount */
+	uint64_t damaged_total; /* and all of them since mount, each once */
+	uint64_t bytes_total;   /* read since mount */
+	uint64_t chunks_total;
+};
+
 struct store_status {
 	const char *path;
 	const char *rundir;
@@ -167,6 +180,7 @@ struct store_status {
 	uint64_t evicted_files_total;
 	enum codec_choice codec;
 	enum dedup_scope dedup;
+	struct scrub_status scrub;
 	uint64_t read_rate; /* of the store's device, bytes/s; 0: not measured yet */
 	bool direct_io;     /* segments are written with O_DIRECT */
 	bool io_uring;

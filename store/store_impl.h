@@ -125,6 +125,7 @@ struct object {
 struct fill_pool;
 struct gc;
 struct loader;
+struct scrub;
 struct undo;
 struct found;
 struct scratch;
@@ -153,6 +154,7 @@ struct store {
 	struct chunk_table *chunks;
 	struct loader *loader;
 	struct gc *gc;
+	struct scrub *scrub;     /* NULL: off */
 	uint32_t found_segments; /* the highest number there was at the open */
 	struct journal *journal;
 	struct scratch *scratch;
@@ -265,6 +267,11 @@ void loader_close(struct store *s);
 int loader_need(struct store *s, const struct extmap *m);
 int loader_need_id(struct store *s, uint64_t id);
 bool loader_done(struct store *s); /* all are there */
+
+/* ---- scrub.c: damaged chunks are found before they are needed ---- */
+int scrub_start(struct store *s);
+void scrub_stop(struct store *s);
+void scrub_get_status(struct store *s, struct scrub_status *ret);
 
 /* ---- store.c ---- */
 /* Once all chunks are loaded: what of the segments found at the open nobody uses is cut off. */

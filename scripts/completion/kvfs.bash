@@ -12,7 +12,7 @@ _kvfs_mount_options() {
 	*,*) before=${cur%,*}, last=${cur##*,} ;;
 	esac
 	compopt -o nospace
-	COMPREPLY=($(compgen -P "$before" -W 'hot= warm= index= idle= commit= open_wait= codec= dedup= nopassthrough
+	COMPREPLY=($(compgen -P "$before" -W 'hot= warm= index= idle= commit= open_wait= codec= dedup= scrub= nopassthrough
 		allow_other ro rw rundir= nodev nosuid noexec noatime nodiratime' -- "$last"))
 }
 

@@ -237,3 +237,46 @@ Test(chunk, is_cold_after_a_death)
 	cr_assert(warm_get(t, c, got) && !strcmp(got, payload));
 	extmap_unref(m);
 }
+
+/* A walk meets each live chunk once, whatever gaps the ids have, and no more at once than it was told to. */
+Test(chunk, walk_meets_the_live)
+{
+	enum { N = 5000 };
+	uint64_t last, next = 1, seen = 0, want = 0;
+	struct chunk *c[64];
+	size_t n;
+
+	for (int i = 0; i < N; i++) {
+		struct chunk *a = add(1, (uint64_t)i, 100);
+
+		if (i % 3 && !(i > 1000 && i < 4000))
+			want += a->info.chunk_id;
+		else
+			chunk_put(t, a); /* dies */
+	}
+	last = chunk_last_id(t);
+	cr_assert_eq(last, N);
+	add(1, 99999, 100); /* later than the walk */
+	while (next <= last) {
+		n = chunk_walk(t, next, last, c, 64, 1000, &next);
+		cr_assert(n <= 10, "%zu chunks of 100 bytes", n);
+		for (size_t i = 0; i < n; i++) {
+			seen += c[i]->info.chunk_id;
+			chunk_put(t, c[i]);
+		}
+	}
+	cr_assert_eq(seen, want);
+	cr_assert_eq(chunk_walk(t, next, last, c, 64, 1000, &next), 0);
+}
+
+/* It lives on, for those who have it. */
+Test(chunk, unshared_is_not_found)
+{
+	struct chunk *c = add(1, 42, 100), *other = add(1, 42, 100);
+
+	chunk_unshare(t, c);
+	chunk_unshare(t, c);
+	cr_assert_eq(chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, NULL), other);
+	cr_assert_null(chunk_find(t, 1, (struct hash128){ 42, 7 }, 100, other));
+	cr_assert_eq(chunk_get(t, c->info.chunk_id), c);
+}

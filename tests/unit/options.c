@@ -52,6 +52,7 @@ Test(options, defaults)
 	cr_assert_eq(opt.idle_s, 300);
 	cr_assert_eq(opt.commit_s, 5);
 	cr_assert_eq(opt.open_wait_ms, 500);
+	cr_assert_eq(opt.scrub, UINT64_C(50) << 20);
 	cr_assert_eq(opt.codec, CODEC_CHOICE_STORE);
 	cr_assert_not(opt.read_only || opt.allow_other || opt.nopassthrough || opt.nodev);
 }
@@ -70,6 +71,23 @@ Test(options, own)
 	cr_assert_eq(opt.dedup, DEDUP_STORE);
 	cr_assert(opt.nopassthrough && opt.allow_other && opt.read_only);
 	cr_assert_str_eq(opt.rundir, "/run/kv");
+}
+
+Test(options, scrub)
+{
+	accept("scrub=64K");
+	cr_assert_eq(opt.scrub, 65536);
+	/* A rate has nothing to do with the memory of the machine. */
+	accept("scrub=100G");
+	cr_assert_eq(opt.scrub, UINT64_C(100) << 30);
+	accept("scrub=off");
+	cr_assert_eq(opt.scrub, 0);
+	accept("scrub=1M,scrub=0");
+	cr_assert_eq(opt.scrub, 0);
+	refuse("scrub=1", "scrub=1");
+	refuse("scrub=50%", "scrub=50%");
+	refuse("scrub=fast", "scrub=fast");
+	refuse("scrub", "scrub");
 }
 
 /* The last word counts, as everywhere in mount(8). */
