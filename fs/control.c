@@ -474,11 +474,18 @@ static int set_layout(struct caller *c, struct inode *i, const struct raw_layout
 	return r ? r : walk_files(c, i, true, choose_layout, &y);
 }
 
+/* Who may write a file may not say how much memory it takes. A directory is no more than a way to what
+ * in it is the caller's. A prefetch does what a read would. */
+static bool may_set(const struct caller *c, const struct inode *i, const char *name)
+{
+	return has_controls(i) && (inode_is_dir(i) || owns(c, i) || !strcmp(name, "prefetch"));
+}
+
 int control_remove(struct caller *c, struct inode *i, const char *name)
 {
 	static const struct raw_layout none;
 
-	if (!has_controls(i))
+	if (!may_set(c, i, name))
 		return -EPERM;
 	if (!strcmp(name, "pin"))
 		return pin(c, i, false);
@@ -521,9 +528,7 @@ static int parse_layout(struct caller *c, struct inode *i, const char *value, si
 
 int control_set(struct caller *c, struct inode *i, const char *name, const char *value, size_t len)
 {
-	if (!has_controls(i))
-		return -EPERM;
-	if (is_sum(name))
+	if (!may_set(c, i, name) || is_sum(name))
 		return -EPERM;
 	if (!strcmp(name, "evict")) {
 		if (is_word(value, len, "cold"))
