@@ -174,6 +174,17 @@ void daemon_pidfile_remove(const char *rundir);
 /* CAP_SYS_ADMIN is in effect. */
 bool daemon_privileged(void);
 
+/* ---- privileges.c ------------------------------------------------------------------------------
+ * Of daemons of root's; those of others have nothing to give up, and both do nothing there. */
+/* Gives up all capabilities that serving does not need, and what exec could win. Before the first
+ * thread. Negative errno. */
+int privileges_drop(void);
+/* Once mounted: system calls that a file server does not make fail in all threads, EPERM. Negative
+ * errno; -EBUSY: a thread has a filter of its own. */
+int privileges_filter(void);
+/* This build knows how to. */
+bool privileges_has_filter(void);
+
 /* ---- serve.c -----------------------------------------------------------------------------------
  */
 struct mount_request {

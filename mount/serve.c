@@ -12,9 +12,11 @@
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -237,6 +239,16 @@ static void log_loss(const struct server *s, int r)
 		 s->store_path, strerror(-r), size_format(st.dirty_bytes, bytes), st.rundir);
 }
 
+/* As root; libfuse would run umount(8), which is refused by then. The descriptor tells whether
+ * somebody has unmounted it already: what is at that place now may be another's. */
+static void unmount_own(const struct server *s)
+{
+	struct pollfd p = { .fd = fuse_session_fd(s->se) };
+
+	if (geteuid() == 0 && poll(&p, 1, 0) == 0)
+		umount2(s->point, MNT_DETACH | UMOUNT_NOFOLLOW);
+}
+
 /* Accepts what server_open() left half done. What could not be settled stays in the run directory,
  * so that the next mount can. */
 static int server_close(struct server *s)
@@ -248,8 +260,10 @@ static int server_close(struct server *s)
 		if (r < 0)
 			log_loss(s, r);
 	}
-	if (s->mounted)
+	if (s->mounted) {
+		unmount_own(s);
 		fuse_session_unmount(s->se);
+	}
 	signals_end(s);
 	if (s->se)
 		fuse_session_destroy(s->se);
@@ -271,12 +285,21 @@ static void say_privileges(const struct server *s)
 			 s->point);
 }
 
+/* A kernel or a container that does not let it is no reason not to serve. */
+static void give_up(const struct server *s, int r)
+{
+	if (r < 0)
+		log_line(LOG_WARNING, "%s: the daemon keeps more rights than it needs: %s",
+			 s->point, strerror(-r));
+}
+
 static int server_serve(struct server *s)
 {
 	int r = signals_begin(s), closed;
 
 	if (r == 0) {
 		say_privileges(s);
+		give_up(s, privileges_filter());
 		if (!s->req->foreground)
 			log_open(LOG_TO_SYSLOG);
 		log_line(LOG_INFO, "%s: mounted, store %s", s->point, s->store_path);
@@ -308,6 +331,8 @@ static int server_main(struct mount_request *req)
 	/* All paths are absolute now; the caller's directory may be on a drive to be removed. */
 	if (r == 0 && chdir("/") < 0)
 		r = -errno;
+	if (r == 0)
+		give_up(s, privileges_drop());
 	if (r == 0) {
 		r = server_open(s);
 		if (r == 0)

@@ -37,5 +37,7 @@ void version_print(void)
 	printf("lz4 %s\n", LZ4_versionString());
 	printf("xxHash %u.%u.%u\n", xxh / 10000, xxh / 100 % 100, xxh % 100);
 	print_liburing();
+	if (!privileges_has_filter())
+		puts("no seccomp filter in this build");
 	printf("gpu: %s\n", gpu_describe(&info, text));
 }
