@@ -97,7 +97,7 @@ static bool pace(struct scrub *x, uint64_t bytes, int64_t began_us, int64_t cpu_
 
 /* ---- what is damaged ---- */
 
-static void report(struct scrub *x, const struct chunk *c, int err)
+static void report(struct scrub *x, const struct chunk *c, struct segment_loc loc, int err)
 {
 	uint64_t id = c->info.chunk_id;
 	bool known = false;
@@ -115,7 +115,7 @@ static void report(struct scrub *x, const struct chunk *c, int err)
 	store_log(x->s, LOG_ERR,
 		  "scrub: chunk %" PRIu64 " in segment %08x at %" PRIu64
 		  " is damaged (%s): reads of what uses it give EIO",
-		  id, c->loc.segment, (uint64_t)c->loc.offset * RECORD_ALIGN, strerror(-err));
+		  id, loc.segment, (uint64_t)loc.offset * RECORD_ALIGN, strerror(-err));
 	if (x->known_n == KNOWN_MAX)
 		store_log(x->s, LOG_ERR, "scrub: %u damaged chunks: further ones are only counted",
 			  KNOWN_MAX);
@@ -139,12 +139,19 @@ static int check_content(struct scrub *x, const struct record_info *info, const 
 	return hash128_equal(x->s->hash(payload, info->raw_len), info->hash) ? 0 : -EBADMSG;
 }
 
-/* The first look failed: alone, so that no neighbour and no passing failure decides. */
-static int look_again(struct scrub *x, const struct chunk *c)
+/* The first look failed: alone, so that no neighbour and no passing failure decides; and where it is now, if
+ * compaction has moved it. */
+static int look_again(struct scrub *x, const struct chunk *c, struct segment_loc *ret_loc)
 {
-	int r = segset_read(x->s->segs, c->loc, &c->info, x->payload);
+	int r;
 
-	return r ? r : check_content(x, &c->info, x->payload);
+	do {
+		*ret_loc = chunk_loc(c);
+		r = segset_read(x->s->segs, *ret_loc, &c->info, x->payload);
+		if (!r)
+			r = check_content(x, &c->info, x->payload);
+	} while (r && !chunk_is_at(c, *ret_loc));
+	return r;
 }
 
 /* ---- a batch ---- */
@@ -174,7 +181,7 @@ static int read_batch(struct batch *b)
 		struct chunk *c = b->chunk[i];
 
 		b->failed[i] = false;
-		b->req[i] = (struct segset_read_req){ c->loc, &c->info, &b->failed[i] };
+		b->req[i] = (struct segset_read_req){ chunk_loc(c), &c->info, &b->failed[i] };
 	}
 	qsort(b->req, b->n, sizeof(*b->req), segset_by_location);
 	return segset_read_many(b->x->s->segs, b->req, b->n, on_record, b);
@@ -183,14 +190,15 @@ static int read_batch(struct batch *b)
 static int check_failed(struct batch *b)
 {
 	struct scrub *x = b->x;
+	struct segment_loc loc;
 	int r = 0;
 
 	for (size_t i = 0; i < b->n && !r; i++) {
 		if (!b->failed[i])
 			continue;
-		r = look_again(x, b->chunk[i]);
+		r = look_again(x, b->chunk[i], &loc);
 		if (r == -EBADMSG || r == -EIO) {
-			report(x, b->chunk[i], r);
+			report(x, b->chunk[i], loc, r);
 			chunk_unshare(x->s->chunks, b->chunk[i]);
 			r = 0;
 		}
