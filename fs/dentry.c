@@ -110,12 +110,22 @@ static int read_row(struct fs *fs, uint64_t parent, const char *name, struct row
 	return r == -ENOENT ? 1 : r;
 }
 
-/* A directory has one name, the root and what is not in meta.db none: else ways up would go round in circles. */
+static bool named_in_db(const struct inode *i)
+{
+	struct list *l;
+
+	list_for_each(l, &i->names) if (list_entry(l, struct dentry, names)->db_inode ==
+					i) return true;
+	return false;
+}
+
+/* In meta.db a directory has one name, the root and what is not there none: else ways up would go round in
+ * circles. It may have been renamed since: a journal that was rewritten tells of names in any order. */
 static bool may_name(const struct inode *parent, uint64_t ino, const struct inode *i)
 {
 	if (ino < INO_FIRST || ino == parent->ino)
 		return false;
-	return !i || !inode_is_dir(i) || list_empty(&i->names);
+	return !i || !inode_is_dir(i) || !named_in_db(i);
 }
 
 static int enter_row(struct fs *fs, struct inode *parent, const char *name, struct row *row,
