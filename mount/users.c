@@ -21,7 +21,8 @@
 struct sought {
 	unsigned major, minor; /* of the device */
 	uint64_t ino;          /* 0: whatever lies on it */
-	bool mounted;          /* who has it mounted, in another mount namespace than ours */
+	/* Who has it mounted, in another mount namespace than ours; else NULL. */
+	const struct mount_entry *mount;
 };
 
 static bool is_sought(const struct sought *s, unsigned major, unsigned minor, uint64_t ino)
@@ -90,11 +91,20 @@ static bool same_namespace(int proc)
 	       (own.st_dev == its.st_dev && own.st_ino == its.st_ino);
 }
 
+/* A number of a device that is gone is soon that of another mount. */
+static bool is_mount(const char *line, const struct mount_entry *sought,
+		     struct mount_entry *scratch)
+{
+	return mounts_parse(line, scratch) == 0 && scratch->major == sought->major &&
+	       scratch->minor == sought->minor && !strcmp(scratch->type, sought->type) &&
+	       !strcmp(scratch->source, sought->source);
+}
+
 static bool has_mounted(int proc, const struct sought *s)
 {
 	int fd = same_namespace(proc) ? -1 : openat(proc, "mountinfo", O_RDONLY | O_CLOEXEC);
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
-	unsigned major, minor;
+	struct mount_entry m;
 	bool found = false;
 	char line[8192];
 
@@ -104,15 +114,14 @@ static bool has_mounted(int proc, const struct sought *s)
 		return false;
 	}
 	while (!found && fgets(line, sizeof(line), f))
-		found = sscanf(line, "%*u %*u %u:%u", &major, &minor) == 2 &&
-			is_sought(s, major, minor, 0);
+		found = is_mount(line, s->mount, &m);
 	fclose(f);
 	return found;
 }
 
 static bool process_uses(int proc, const struct sought *s, unsigned *looks)
 {
-	if (s->mounted) {
+	if (s->mount) {
 		*looks += 2;
 		return has_mounted(proc, s);
 	}
@@ -167,7 +176,7 @@ static void find_users(const struct sought *s, char *ret, size_t size)
 
 void users_of_mount_elsewhere(const struct mount_entry *m, char *ret, size_t size)
 {
-	struct sought s = { .major = m->major, .minor = m->minor, .mounted = true };
+	struct sought s = { .mount = m };
 
 	find_users(&s, ret, size);
 }
