@@ -542,7 +542,7 @@ struct fsck_result {
  * repair nothing in the store changes. Repair works on a copy of meta.db and renames it into place when it
  * was checked and is durable; the one before is kept as meta.db.before-fsck. It may be killed at any
  * moment and run again. What cannot be read stays what it is: EIO, never other bytes.
- * Memory: 76 bytes a chunk, 40 an inode, and 3 MiB a thread. err says why it failed: -EMEDIUMTYPE, no store or of
+ * Memory: 76 to 114 bytes a chunk, 40 to 60 an inode, more for what is wrong, and 3 MiB a thread. err says why it failed: -EMEDIUMTYPE, no store or of
  * another format; -ECANCELED; others of the system.
  */
 int store_fsck(const struct fsck_options *opt, struct fsck_result *ret, struct store_error *err);
