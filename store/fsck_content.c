@@ -26,7 +26,8 @@ static struct fsck_wanted *wanted_find(const struct fsck *f, uint64_t id)
 {
 	struct fsck_wanted key = { .id = id };
 
-	return bsearch(&key, f->wanted, f->wanteds, sizeof(key), by_id);
+	/* bsearch(3) wants an array even of nothing. */
+	return f->wanteds ? bsearch(&key, f->wanted, f->wanteds, sizeof(key), by_id) : NULL;
 }
 
 static int want(struct fsck *f, uint64_t id, const struct fsck_chunk *row, uint32_t need)

@@ -49,7 +49,7 @@ static struct fsck_segment *segment_find(const struct fsck *f, uint32_t n)
 
 	if (!f->segments)
 		return NULL;
-	return bsearch(&key, f->segment, f->segments, sizeof(key), by_number);
+	return f->segments ? bsearch(&key, f->segment, f->segments, sizeof(key), by_number) : NULL;
 }
 
 static int list_segments(struct fsck *f)
